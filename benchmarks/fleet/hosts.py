@@ -75,7 +75,7 @@ class HostCache:
 
     def _evict(self, num_bytes: int, current: int) -> int:
         """Evict so many bytes of what is needed neither now nor in the stretch to come; return how many it were."""
-        self._upcoming.advance(current - self._first)
+        self._upcoming.current_step = current - self._first
         evicted = 0
         for is_fresh in (False, True):
             if is_fresh:

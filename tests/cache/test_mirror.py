@@ -19,7 +19,7 @@ def root(tmp_path_factory):
 def cache_of(root, local, limit=None):
     options = CacheOptions(local=str(local), mirror=True)
     found = find_shard_set(StreamOptions(str(root), cache=options))
-    return ShardCache(found.source, limit=limit), found
+    return ShardCache(found.sources[0], limit=limit), found
 
 
 def shard_files(folder):

@@ -18,7 +18,7 @@ from smalti.cli import main
 from smalti.cli.faults import ExitCode, UsageFault, run_app, run_command
 from smalti.cli.options import Output, StoreOptions, VersionChoice, parse_storage_option
 from smalti.cli.output import Column, byte_count, duration, exact_bytes, progress, write_table
-from smalti.cli.registration import CommandSpec, make_app
+from smalti.cli.registration import add_command, make_app
 from smalti.errors import SmaltiError
 from tests.shard_sets import write_set
 
@@ -318,7 +318,7 @@ def test_a_group_of_options_reaches_its_command_as_one_value(capsys):
         seen.append((name, version, output))
         return ExitCode.DIFFERS
 
-    CommandSpec("look", look, None, ["smalti look x"]).add_to(app)
+    add_command(app, look, name="look", panel=None, examples=["smalti look x"])
     cli = typer.main.get_command(app)
     assert run_app(lambda: cli.main(["look", "x", "--at", "3", "--json"], standalone_mode=False)) == 4
     assert seen == [("x", VersionChoice(at=3), Output(as_json=True))]

@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
 from smalti.spark import reshard
-from smalti.spark.reshard import Recipe, SourceFile, convert_files, reshard_files
+from smalti.spark.reshard import SourceFile, convert_files, reshard_files
 from smalti.writer.tables.attempts import Attempt
 from smalti_dagster.checks.sums import (
     KEPT,
@@ -66,9 +66,9 @@ class Pictures:
         def prepare(_: object, paths: Sequence[str]) -> Any:
             return Frame(pa.Table.from_pylist([self.row(path) for path in paths], ARROW))
 
-        def convert(frame: Any, plan: Any, recipe: Recipe) -> Any:
+        def convert(frame: Any, plan: Any, path_column: str) -> Any:
             attempt, batches = Attempt.new(0), frame.rows.select(list(plan.input.names)).to_batches()
-            return [(attempt, convert_files(plan, recipe.path_column, iter(batches), attempt))]
+            return [(attempt, convert_files(plan, path_column, iter(batches), attempt))]
 
         files = [SourceFile(path, str(number)) for path, number in self.numbers.items()]
         with patch.object(reshard, "_convert_by_tasks", convert):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti import SmaltiError, convert, history, load_manifest
-from smalti.conversion.job import group_parts
+from smalti.conversion.conversion import group_parts
 from smalti.errors import DatasetExists, FormatError, SchemaError, StoreError
 from tests.conversion.rows import Numbers, NumberSource, ids_of, numbers, samples_of, table_source
 from tests.stores import MemoryStore

@@ -140,7 +140,7 @@ def test_damaged_chunks_are_errors(copy):
 def test_a_damaged_nested_value_is_an_error(content):
     from smalti.conversion.sources.litdata_items import LeafColumn, _column
 
-    column: LeafColumn = _column("x", 0, "json", None)
+    column: LeafColumn = _column("chunks", "x", 0, "json", None)
     with pytest.raises((ValueError, IndexError, struct.error, RecursionError)):
         column.array([content])
 

@@ -12,7 +12,6 @@ import pytest
 
 from smalti import SmaltiError, convert
 from smalti.conversion import conversion
-from smalti.conversion.job import WriteGroup
 from smalti.errors import SchemaError
 from tests.canary import paths_below
 from tests.conversion.rows import Numbers, NumberSource, ids_of
@@ -60,7 +59,7 @@ def test_the_error_of_a_part_ends_the_others_and_leaves_no_shards(tmp_path):
     assert list((tmp_path / "out").rglob("*.mds*")) == []
 
 
-class Late(WriteGroup):
+class Late(conversion.Group):
     """A task whose process is ended between its last shard and its answer."""
 
     def __call__(self, plan, attempt, report):
@@ -81,7 +80,7 @@ class BadOnceStored(Numbers):
 
 @pytest.mark.parametrize("columns", [{"id": "uint8"}, None], ids=["without splits", "in splits"])
 def test_shards_of_a_process_that_is_ended_before_it_answers_are_removed(tmp_path, monkeypatch, columns):
-    monkeypatch.setattr(conversion, "WriteGroup", Late)
+    monkeypatch.setattr(conversion, "Group", Late)
     source = NumberSource([Numbers(0, (10,)), BadOnceStored(-5, (5,), marker=str(tmp_path))])
     options = {"columns": columns} if columns else {"transform": split_or_fail, "partition_by": "split"}
     with pytest.raises(SmaltiError, match=r"part 1 \(numbers from -5\)|negative"):

@@ -11,7 +11,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from smalti.conversion.job import memory_errors
+from smalti.conversion.conversion import memory_errors
 from smalti.conversion.registry import open_source
 from smalti.conversion.source import Source
 from smalti.errors import SmaltiError

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from smalti.catalog.table.arrow import emit_table, read_arrow_file
+from smalti.catalog.table.arrow import emit_table
+from smalti.catalog.table.content import read_arrow_file
 from smalti.errors import IndexFileError
 from smalti.format import parse_index
 from tests.golden.malformed.make import index, mds, one_value, packed

@@ -86,8 +86,7 @@ def test_batches_of_a_stream_are_written_by_the_function(run, events, tmp_path):
 @needs_sources
 def test_the_table_of_options_has_all_that_there_are():
     from smalti.spark.mds import reading
-    from smalti.spark.mds.streaming import STREAM_OPTIONS
-    from smalti.spark.mds.writing import WRITE_OPTIONS
+    from smalti.spark.mds.writing import STREAM_OPTIONS, WRITE_OPTIONS
 
     page = (DOCS / "spark.md").read_text(encoding="utf-8").partition("\n## Options\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]

@@ -9,14 +9,11 @@ from pyspark.daemon import manager
 
 import smalti.spark.prepare
 import smalti.spark.writing.dataframe
-import smalti.spark.writing.plan
 
 with contextlib.suppress(ImportError):  # PySpark 3.5 has no data sources in Python
     import smalti.spark.mds.source
 
-assert all(
-    [pandas, pyarrow, pyspark.worker, smalti.spark.writing.dataframe, smalti.spark.prepare, smalti.spark.writing.plan]
-)
+assert all([pandas, pyarrow, pyspark.worker, smalti.spark.writing.dataframe, smalti.spark.prepare])
 
 if __name__ == "__main__":
     manager()

@@ -83,12 +83,12 @@ def test_each_stream_has_its_own_options(roots, tmp_path):
             ),
         ]
     )
-    assert [(each.source.options.download_retry, each.source.options.keep_zip) for each in streams.sets] == [
+    assert [(each.sources[0].options.download_retry, each.sources[0].options.keep_zip) for each in streams.sets] == [
         (1, False),
         (7, True),
     ]
     assert streams.batch(np.array([23, 34]))["id"].tolist() == [0, 11]
-    assert streams.sets[0].source.options.download_timeout == 60.0
+    assert streams.sets[0].sources[0].options.download_timeout == 60.0
 
 
 def test_options_that_a_stream_leaves_none_take_the_datasets_value():

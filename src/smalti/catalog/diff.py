@@ -83,12 +83,22 @@ def diff(place: Place, a: int | str, b: int | str | None = None) -> VersionDiff:
         ((10, 15), 1, 0)
     """
     store = open_store(place)
-    return compare(_load(store, a), _load(store, b))
+    choices = (WantedVersion(tag=which) if isinstance(which, str) else WantedVersion(which) for which in (a, b))
+    before, after = (open_version(store, choice) for choice in choices)
+    return compare(before, after)
 
 
 def compare(before: Manifest, after: Manifest) -> VersionDiff:
     """Compare two versions that were loaded before. Pure."""
     old, new = _columns(before), _columns(after)
+    if before.digest_scheme == after.digest_scheme:
+        has_equal_shards = before.digest == after.digest
+    else:  # digests of different schemes cannot be compared
+        has_equal_types = before.rows == after.rows and dict(before.logical) == dict(after.logical)
+        has_equal_shards = has_equal_types and digest_of_shards(before.shards) == digest_of_shards(after.shards)
+    same_rows: bool | None = before.digest == after.digest
+    if not same_rows and before.rows == after.rows and before.schema == after.schema:
+        same_rows = before.row_hash == after.row_hash if before.row_hash and after.row_hash else None
     added, removed = shards_only_in(after.shards, before.shards), shards_only_in(before.shards, after.shards)
     return VersionDiff(
         a=before.version,
@@ -102,8 +112,8 @@ def compare(before: Manifest, after: Manifest) -> VersionDiff:
         columns_removed={name: kind for name, kind in old.items() if name not in new},
         columns_changed={name: (old[name], new[name]) for name in old if name in new and old[name] != new[name]},
         lineage=(before.lineage, after.lineage),
-        same_rows=_same_rows(before, after),
-        is_equal=_has_equal_shards(before, after) and old == new,
+        same_rows=same_rows,
+        is_equal=has_equal_shards and old == new,
     )
 
 
@@ -133,30 +143,9 @@ def source_changes(store: Store, before: Annotations, after: Annotations) -> Sou
     return SourceChanges(len(new.keys() - old.keys()), len(old.keys() - new.keys()), changed)
 
 
-def _load(store: Store, which: int | str | None) -> Manifest:
-    return open_version(store, WantedVersion(tag=which) if isinstance(which, str) else WantedVersion(which))
-
-
 def _columns(manifest: Manifest) -> dict[str, str]:
     """Return name to encoding, including added columns."""
     found = manifest.schema.columns()
     for columns in (sidecar.get("columns") for sidecar in manifest.sidecars):
         found |= columns if isinstance(columns, dict) else {}
     return found
-
-
-def _has_equal_shards(a: Manifest, b: Manifest) -> bool:
-    """Return whether both have shards with the same content in the same order."""
-    if a.digest_scheme == b.digest_scheme:
-        return a.digest == b.digest
-    # Digests of different schemes cannot be compared.
-    has_equal_types = a.rows == b.rows and dict(a.logical) == dict(b.logical)
-    return has_equal_types and digest_of_shards(a.shards) == digest_of_shards(b.shards)
-
-
-def _same_rows(a: Manifest, b: Manifest) -> bool | None:
-    if a.digest == b.digest:
-        return True
-    if a.rows != b.rows or a.schema != b.schema:
-        return False
-    return a.row_hash == b.row_hash if a.row_hash and b.row_hash else None

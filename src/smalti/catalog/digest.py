@@ -27,8 +27,9 @@ from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
+from smalti.catalog.table.content import TableContent
 from smalti.catalog.table.segment_list import scheme_of, segment_shards_of
-from smalti.catalog.table.shard_table import ShardTable, TableContent
+from smalti.catalog.table.shard_table import ShardTable
 from smalti.format import ShardInfo
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ def version_digest(shards: Iterable[str], logical: Mapping[str, Any], scheme: st
 def digest_of_shards(shards: Sequence[ShardInfo]) -> str:
     """Return the SHA-256, hex, of the lines of these shards; no shard is created of a table in one file."""
     digest = hashlib.sha256()
-    table = _arrow_of(shards)
-    for lines in _lines_of(shards) if table is None else _lines_in(table):
+    is_one_file = isinstance(shards, ShardTable) and len(shards.content.files) == 1
+    spans = shards.spans() if is_one_file and isinstance(shards, ShardTable) else []
+    for lines in _lines_in(*spans[0]) if spans else _lines_of(shards):
         digest.update("".join(lines).encode())
     return digest.hexdigest()
 
@@ -92,29 +94,18 @@ def _heading(
     return f"{json.dumps({'columns': list(map(list, columns)), **values}, sort_keys=True)}\n"
 
 
-def _arrow_of(shards: Sequence[ShardInfo]) -> "pa.Table | None":
-    """Return the columns of shards that are consecutive rows of one file; None for others."""
-    if isinstance(shards, ShardTable) and isinstance(shards.content, TableContent) and shards.is_range:
-        table, rows = shards.content.arrow, shards.rows
-        if table is not None and isinstance(rows, range):
-            return table.slice(rows.start, len(rows))
-    return None
-
-
-def _lines_in(table: "pa.Table") -> Iterator[list[str]]:
-    schemas = json.loads(table.schema.metadata[b"smalti"])["schemas"]
+def _lines_in(content: TableContent, begin: int, end: int) -> Iterator[list[str]]:
     before: tuple[Any, ...] | None = None
 
     @lru_cache(maxsize=1024)
-    def heading(schema: int, *marks: Any) -> str:
-        columns = schemas[schema]
-        return _heading(zip(columns["names"], columns["encodings"], columns["sizes"], strict=True), *marks)
+    def heading(schema: int, split: str | None, shard_format: str | None, *marks: str | None) -> str:
+        columns = zip(*(content.schemas[schema][part] for part in ("names", "encodings", "sizes")), strict=True)
+        return _heading(columns, split, shard_format or "mds", *marks)
 
-    for begin in range(0, table.num_rows, _ROWS_AT_ONCE):
-        part = table.slice(begin, _ROWS_AT_ONCE)
+    for first in range(begin, end, _ROWS_AT_ONCE):
+        part = content.slice(first, min(end, first + _ROWS_AT_ONCE))
         lines = _shard_lines(part)
-        names = [name for name in _HEADING if name in part.column_names]
-        marks = list(zip(*(_plain(part.column(name)).to_pylist() for name in names), strict=True))
+        marks = list(zip(*(part.column(name).to_pylist() for name in _HEADING), strict=True))
         for place, (last, own) in enumerate(pairwise((before, *marks))):
             if last != own and own is not None and (last is None or heading(*last) != heading(*own)):
                 lines[place] = heading(*own) + lines[place]
@@ -122,21 +113,22 @@ def _lines_in(table: "pa.Table") -> Iterator[list[str]]:
         yield lines
 
 
-def _shard_lines(table: "pa.Table") -> list[str]:
+def _shard_lines(rows: "pa.RecordBatch") -> list[str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    columns = [table.column("samples").cast(pa.string())]
+    columns = [rows.column("samples").cast(pa.string())]
     for file in ("raw", "meta"):
-        if f"{file}_name" in table.column_names:
-            num_bytes = table.column(f"{file}_bytes").cast(pa.string())
-            hashes = _hashes(table.column(f"{file}_hashes"), table.column(f"{file}_name"))
+        names = rows.column(f"{file}_name")
+        if names.null_count < len(names):
+            num_bytes = rows.column(f"{file}_bytes").cast(pa.string())
+            hashes = _hashes(rows.column(f"{file}_hashes"), names)
             columns.append(pc.binary_join_element_wise("", num_bytes, hashes, ", ").fill_null(""))
     lines: list[str] = pc.binary_join_element_wise("[", *columns, "]\n", "").to_pylist()
     return lines
 
 
-def _hashes(hashes: "pa.ChunkedArray", names: "pa.ChunkedArray") -> "pa.ChunkedArray":
+def _hashes(hashes: "pa.Array", names: "pa.Array") -> "pa.Array":
     """Return the JSON of the hashes, or else of the name, of each file; null where there is no file."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -148,15 +140,9 @@ def _hashes(hashes: "pa.ChunkedArray", names: "pa.ChunkedArray") -> "pa.ChunkedA
         None if name is None else json.dumps(json.loads(text or "null") or name, sort_keys=True)
         for name, text in zip(names.to_pylist(), hashes.to_pylist(), strict=True)
     ]
-    return pa.chunked_array([pa.array(texts, pa.string())])
+    return pa.array(texts, pa.string())
 
 
 def _is_canonical(text: str) -> bool:
     found = json.loads(text)
     return bool(found) and json.dumps(found, sort_keys=True) == text
-
-
-def _plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    import pyarrow as pa
-
-    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column

@@ -45,8 +45,11 @@ class Erasure:
         facts = {"by": self.by, "samples": self.samples, "purged": self.purged}
         if not self.paths:
             return facts
+        import pyarrow as pa
+
         salt = secrets.token_bytes(_HASH_BYTES)
-        data = _emit(sorted({_hash(salt, path) for path in self.paths}))
+        hashes = sorted({_hash(salt, path) for path in self.paths})
+        data = ipc_file(pa.table({"file": pa.array(hashes, pa.binary(_HASH_BYTES))}))
         entry = store_object(store, ERASED, f"{write_id}/{ERASED}.arrow", data, salt=salt.hex())
         return {**facts, **{name: entry[name] for name in ("key", "sha256", "salt")}}
 
@@ -113,12 +116,6 @@ def last_erasure(header: Header) -> int:
 
 def _hash(salt: bytes, path: str) -> bytes:
     return hashlib.blake2b(path.encode("utf-8", "surrogateescape"), key=salt, digest_size=_HASH_BYTES).digest()
-
-
-def _emit(hashes: Sequence[bytes]) -> bytes:
-    import pyarrow as pa
-
-    return ipc_file(pa.table({"file": pa.array(hashes, pa.binary(_HASH_BYTES))}))
 
 
 def _load(store: Store, entry: Mapping[str, Any]) -> tuple[bytes, frozenset[bytes]]:

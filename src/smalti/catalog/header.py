@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from smalti.catalog.digest import digest_of_shards, is_content, version_digest
-from smalti.catalog.manifest import ROW_HASH, Annotations, Manifest, VersionFacts, VersionInfo, shared_fields
+from smalti.catalog.manifest import ROW_HASH, Annotations, Manifest, VersionFacts, shared_fields
 from smalti.catalog.table.arrow import load_table
 from smalti.catalog.table.segment_list import segment_shards_of
-from smalti.catalog.table.segments import SegmentedContent, load_segments, segments_in
-from smalti.catalog.table.shard_table import ShardTable, digest_of
+from smalti.catalog.table.segments import load_segments
+from smalti.catalog.table.shard_table import ShardTable, digest_of, segments_in
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo, load_strict, text_schema
 from smalti.storage import Store
@@ -56,8 +56,8 @@ class Header(Annotations, VersionFacts):
 
     def emit(self) -> bytes:
         """Return the header as JSON bytes; optional fields are left out where they are empty."""
-        values = {name: getattr(self, name) for name in _CODEC}
-        kept = {name: value for name, value in values.items() if value or not _CODEC[name].is_optional}
+        values = {name: getattr(self, name) for name in (*_REQUIRED, *_OPTIONAL)}
+        kept = {name: value for name, value in values.items() if value or name in _REQUIRED}
         top = {"smalti": _format_of(self.digest_scheme), **kept}
         return json.dumps(top, indent=1, sort_keys=True, allow_nan=False).encode()
 
@@ -70,54 +70,37 @@ class Header(Annotations, VersionFacts):
         """Return whether the other version has the same files, not only the same content."""
         return all(getattr(self, name) == getattr(other, name) for name in ("table_sha256", "sidecars", "logical"))
 
-    def info(self, *, is_expired: bool = False) -> VersionInfo:
-        """Return the entry of the history."""
-        return VersionInfo(**shared_fields(self, VersionInfo), is_expired=is_expired)
 
-
-@dataclass(frozen=True)
-class _JsonField:
-    """The form of a header field in JSON."""
-
-    kinds: type | tuple[type, ...]
-    member: type | None = None
-    """Type of the members of a list, where it is checked."""
-    is_optional: bool = False
-    """True if the field is left out when it is empty, as in headers that are older than the field."""
-
-    def accepts(self, value: Any) -> bool:
-        """Return whether a parsed value has this form."""
-        fits = isinstance(value, self.kinds) and not isinstance(value, bool)
-        return fits and (self.member is None or all(type(each) is self.member for each in value))
-
-
-_CODEC = {
-    "version": _JsonField(int),
-    "parent": _JsonField((int, type(None))),
-    "write_id": _JsonField(str),
-    "operation": _JsonField(str),
-    "digest": _JsonField(str),
-    "rows": _JsonField(int),
-    "num_shards": _JsonField(int),
-    "num_bytes": _JsonField(int),
-    "partitions": _JsonField((list, tuple)),
-    "columns": _JsonField(dict),
-    "table_key": _JsonField(str),
-    "table_sha256": _JsonField(str),
-    "created": _JsonField(str),
-    "lineage": _JsonField(dict),
-    "metadata": _JsonField(dict),
-    "writes": _JsonField(dict),
-    "digest_scheme": _JsonField(str, is_optional=True),
-    "logical": _JsonField(dict, is_optional=True),
-    "row_hash": _JsonField(str, is_optional=True),
-    "sidecars": _JsonField(list, member=dict, is_optional=True),
-    "fenced": _JsonField(list, member=str, is_optional=True),
-    "expired": _JsonField(list, member=int, is_optional=True),
-    "erased": _JsonField(list, member=dict, is_optional=True),
-}
-"""Every field of `Header`, by name."""
 _ABSENT = object()
+_REQUIRED: dict[str, type | tuple[type, ...]] = {
+    "version": int,
+    "parent": (int, type(None)),
+    "write_id": str,
+    "operation": str,
+    "digest": str,
+    "rows": int,
+    "num_shards": int,
+    "num_bytes": int,
+    "partitions": (list, tuple),
+    "columns": dict,
+    "table_key": str,
+    "table_sha256": str,
+    "created": str,
+    "lineage": dict,
+    "metadata": dict,
+    "writes": dict,
+}
+"""The JSON types of the fields that every header has."""
+_OPTIONAL: dict[str, tuple[type, type | None]] = {
+    "digest_scheme": (str, None),
+    "logical": (dict, None),
+    "row_hash": (str, None),
+    "sidecars": (list, dict),
+    "fenced": (list, str),
+    "expired": (list, int),
+    "erased": (list, dict),
+}
+"""The JSON types of fields, and of their members, that are left out when they are empty, as in older headers."""
 
 
 def header_key(version: int) -> str:
@@ -143,22 +126,17 @@ def parse_header(data: bytes, *, where: str) -> Header:
             key=where,
         )
     values: dict[str, Any] = {}
-    for name, form in _CODEC.items():
+    for name in (*_REQUIRED, *(name for name in _OPTIONAL if name in found)):
+        kind, member = _OPTIONAL.get(name) or (_REQUIRED[name], None)
         value = found.get(name, _ABSENT)
-        if value is _ABSENT and form.is_optional:
-            continue
-        if value is _ABSENT or not form.accepts(value) or (name == "row_hash" and not ROW_HASH.fullmatch(value)):
-            fault = "is of the wrong type" if form.is_optional else "is missing or of the wrong type"
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        fits = fits and (member is None or all(type(each) is member for each in value))
+        if not fits or (name == "row_hash" and not ROW_HASH.fullmatch(value)):
+            fault = "is of the wrong type" if name in _OPTIONAL else "is missing or of the wrong type"
             raise IndexFileError(f"version header {where}: field {name!r} {fault} ({value!r:.80})", key=where)
         values[name] = tuple(value) if isinstance(value, list) else value
     header = Header(**values)
-    if found["smalti"] != _format_of(header.digest_scheme):
-        raise IndexFileError(
-            f"version header {where} of format {found['smalti']} has the digest scheme {header.digest_scheme!r:.40}: "
-            "update smalti",
-            key=where,
-        )
-    _check_numbers(header, where)
+    _check_values(header, found["smalti"], where)
     return header
 
 
@@ -171,7 +149,13 @@ def _format_of(digest_scheme: str) -> int | None:
     return None if digest_scheme else HEADER_FORMAT
 
 
-def _check_numbers(header: Header, where: str) -> None:
+def _check_values(header: Header, header_format: Any, where: str) -> None:
+    if header_format != _format_of(header.digest_scheme):
+        raise IndexFileError(
+            f"version header {where} of format {header_format} has the digest scheme {header.digest_scheme!r:.40}: "
+            "update smalti",
+            key=where,
+        )
     parent_fits = header.parent is None or 1 <= header.parent < header.version
     if header.version < 1 or not parent_fits or min(header.rows, header.num_shards, header.num_bytes) < 0:
         raise IndexFileError(
@@ -247,24 +231,8 @@ def digest_by(scheme: str, shards: Sequence[ShardInfo], logical: Mapping[str, An
     content = segments_in(shards)
     if not is_content(scheme):
         return digest_of(shards) if content is None else content.listed.digest
-    parts = [digest_of_shards(shards)] if content is None else [file.facts.digest for file in content.files]
+    parts = [digest_of_shards(shards)] if content is None else [facts.digest for facts in content.listed.segments]
     return version_digest(parts, logical, scheme)
-
-
-def check_segment_digests(content: SegmentedContent, scheme: str) -> None:
-    """Compute the digests of all segments anew.
-
-    Raises:
-        IndexFileError: one is not that of the list.
-    """
-    digest = digest_of_shards if is_content(scheme) else digest_of
-    for facts, loaded in ((file.facts, file.load()) for file in content.files):
-        found = digest(ShardTable(loaded))
-        if found != facts.digest:
-            raise IndexFileError(
-                f"segment {facts.key} has the digest {found[:12]}, the list of segments says {facts.digest[:12]}",
-                key=facts.key,
-            )
 
 
 def segment_keys(store: Store, header: Header) -> dict[str, str]:
@@ -274,7 +242,7 @@ def segment_keys(store: Store, header: Header) -> dict[str, str]:
         IndexFileError: the list of segments is missing or damaged.
     """
     content = segments_in(_read_table(store, header)) if header.is_segmented else None
-    return {} if content is None else {file.facts.sha256: file.facts.key for file in content.files}
+    return {} if content is None else {facts.sha256: facts.key for facts in content.listed.segments}
 
 
 def _read_table(store: Store, header: Header) -> ShardTable:
@@ -291,15 +259,11 @@ def _read_table(store: Store, header: Header) -> ShardTable:
 
 def make_manifest(header: Header, shards: Sequence[ShardInfo]) -> Manifest:
     """Combine a header with its shards, whose digest the caller has compared with the header's."""
-    return Manifest(
-        **shared_fields(header, Manifest),
-        schema=shards[0].schema if shards else _schema_without_shards(header),
-        shards=shards if isinstance(shards, ShardTable) else tuple(shards),
-    )
-
-
-def _schema_without_shards(header: Header) -> Schema:
-    """Return the schema of a version without shards, from the columns in its header."""
-    if "float" in header.columns.values():  # only text shards have this encoding
-        return text_schema(header.columns)
-    return Schema.from_columns(header.columns, allow_unsafe_types=True)
+    if shards:
+        schema = shards[0].schema
+    elif "float" in header.columns.values():  # only text shards have this encoding
+        schema = text_schema(header.columns)
+    else:
+        schema = Schema.from_columns(header.columns, allow_unsafe_types=True)
+    is_table = isinstance(shards, ShardTable)
+    return Manifest(**shared_fields(header, Manifest), schema=schema, shards=shards if is_table else tuple(shards))

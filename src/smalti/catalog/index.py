@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from smalti.catalog.commit import ATTEMPTS, put_and_check
 from smalti.catalog.header import (
@@ -49,16 +49,17 @@ from smalti.catalog.header import (
 )
 from smalti.catalog.manifest import Manifest
 from smalti.catalog.sidecars import columns_of
-from smalti.catalog.table.foreign_index import RegularIndex, read_regular
+from smalti.catalog.table.arrow import read_regular
 from smalti.catalog.table.segments import samples_of_split
-from smalti.catalog.table.shard_table import digest_of, samples_of
+from smalti.catalog.table.shard_table import ShardTable, digest_of, samples_of
 from smalti.errors import CatalogError, IndexFileError, StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.format import MAX_INDEX_BYTES, BlockList, ShardInfo, check_basename, emit_index
 from smalti.format.index import FILE_KINDS, MAX_STORED_BYTES
 from smalti.format.sizes import VERSION
 from smalti.storage import Store
-from smalti.storage.store import Tagged, delete_own, put_own
+from smalti.storage.store import delete_own, put_own
 
+T = TypeVar("T")
 EXTRA = "smalti"
 """Smalti's own top-level key in an index file; other readers ignore it."""
 PEEK_BYTES = 1 << 20
@@ -95,8 +96,8 @@ class IndexSummary:
     """The value of Smalti's key; None when another program wrote the file."""
     top: dict[str, Any] | None = None
     """The whole file, parsed, when it was small enough to be read at once."""
-    regular: RegularIndex | None = None
-    """The shards of a large file whose entries are all alike."""
+    regular: tuple[ShardTable, str] | None = None
+    """The shards of a large file whose entries are all alike, and their digest."""
     is_empty: bool = False
     """True if the file is empty, because the store lost a write that it acknowledged; `_versions/` is authoritative."""
     version: int = 0
@@ -200,18 +201,19 @@ def decode_block_lists(shards: Sequence[ShardInfo], extra: dict[str, Any]) -> tu
     """Return the shards with the block lists below Smalti's key; missing or malformed lists are ignored."""
     try:
         files, lists = extra[BLOCK_LISTS]["files"], extra[BLOCK_LISTS]["shards"]
-        return tuple(_with_block_list(*pair, files) for pair in zip(shards, lists, strict=True))
+        found = []
+        for shard, encoded in zip(shards, lists, strict=True):
+            if encoded is None or shard.zip is not None:
+                found.append(shard)
+                continue
+            number, offset, block_bytes, digest = encoded
+            name = check_basename(files[number], where=BLOCK_LISTS)
+            blocks = BlockList(name, int(offset), int(block_bytes), int(digest, 16))
+            blocks.check(BLOCK_LISTS)
+            found.append(replace(shard, blocks=blocks))
+        return tuple(found)
     except (KeyError, IndexError, TypeError, ValueError, IndexFileError):
         return tuple(shards)
-
-
-def _with_block_list(shard: ShardInfo, encoded: list[Any] | None, files: list[str]) -> ShardInfo:
-    if encoded is None or shard.zip is not None:
-        return shard
-    number, offset, block_bytes, digest = encoded
-    found = BlockList(check_basename(files[number], where=BLOCK_LISTS), int(offset), int(block_bytes), int(digest, 16))
-    found.check(BLOCK_LISTS)
-    return replace(shard, blocks=found)
 
 
 def encode_unlisted_hashes(shards: Sequence[ShardInfo]) -> dict[str, list[dict[str, dict[str, str]]]]:
@@ -219,14 +221,14 @@ def encode_unlisted_hashes(shards: Sequence[ShardInfo]) -> dict[str, list[dict[s
 
     Each shard has an object from the kind of a file (`raw`, `zip`, `meta`, `zip_meta`) to its hashes by name.
     """
-    found = [_unlisted(shard) for shard in shards]
+    found: list[dict[str, dict[str, str]]] = []
+    for shard in shards:
+        names = shard.unlisted_hashes
+        files = {kind: getattr(shard, kind) for kind in FILE_KINDS if names}
+        found.append(
+            {kind: {name: file.hashes[name] for name in names} for kind, file in files.items() if file is not None}
+        )
     return {UNLISTED_HASHES: found} if any(found) else {}
-
-
-def _unlisted(shard: ShardInfo) -> dict[str, dict[str, str]]:
-    names = shard.unlisted_hashes
-    files = {kind: getattr(shard, kind) for kind in FILE_KINDS if names}
-    return {kind: {name: file.hashes[name] for name in names} for kind, file in files.items() if file is not None}
 
 
 def decode_unlisted_hashes(shards: Sequence[ShardInfo], extra: dict[str, Any]) -> tuple[ShardInfo, ...]:
@@ -267,7 +269,10 @@ def refresh_index(store: Store, manifest: Manifest, *, lists_all: bool = False) 
     """
     written: set[str] = set()  # splits written here; a newer version without them does not know of their index files
     for _ in range(MAX_ROUNDS):
-        shown = _shown_facts(store)
+        shown: Mapping[str, Any] = {}
+        with suppress(IndexFileError):  # a damaged file shows nothing, and is replaced
+            found = peek_index(store)
+            shown = (found.extra or {}) if found is not None else {}
         lists_shards = lists_all or _fits_index(manifest.shards)
         # Without shards, the file that shows this version stays: it may list them at the request of a user.
         is_done = not lists_shards and shown.get("digest") == manifest.digest
@@ -275,7 +280,10 @@ def refresh_index(store: Store, manifest: Manifest, *, lists_all: bool = False) 
             stale = {*shown.get("partitions", ()), *written} - set(manifest.partitions)
             _write(store, manifest, stale, lists_shards=lists_shards)
             written |= set(manifest.partitions)
-        newer = _newer_header(store, manifest.version)
+        newer: Header | None = None
+        with suppress(StoreNotFound):
+            while True:
+                newer = read_header(store, (newer or manifest).version + 1)
         if newer is None:
             return
         manifest = read_manifest(store, newer)
@@ -383,24 +391,6 @@ def _remove_older(store: Store, key: str, version: int) -> None:
         delete_own(store, key)
 
 
-def _shown_facts(store: Store) -> dict[str, Any]:
-    with suppress(IndexFileError):  # a damaged file shows nothing, and is replaced
-        found = peek_index(store)
-        return (found.extra or {}) if found is not None else {}
-    return {}
-
-
-def _newer_header(store: Store, version: int) -> Header | None:
-    """Return the header of the newest version after this one; None if there is none."""
-    newest = None
-    while True:
-        try:
-            newest = read_header(store, version + 1)
-        except StoreNotFound:
-            return newest
-        version += 1
-
-
 def put_index(store: Store, key: str, shards: Sequence[ShardInfo], extra: Mapping[str, Any], folder: str = "") -> None:
     """Replace an index file unless one of a newer version is there; check that the store has a file afterwards.
 
@@ -411,7 +401,11 @@ def put_index(store: Store, key: str, shards: Sequence[ShardInfo], extra: Mappin
     Raises:
         CatalogError: the store acknowledged the file and has nothing.
     """
-    listed = ((_inside(shard, folder) if folder else shard).listed() for shard in shards)
+    inside = (
+        replace(shard.with_names(lambda name: name.removeprefix(folder)), partition=None) if folder else shard
+        for shard in shards
+    )
+    listed = (shard.listed() for shard in inside)
     version = extra.get(EXTRA, {}).get("version", 0)
     if len(shards) < MANY_SHARDS:
         replace_index(store, key, emit_index(list(listed), extra), version)
@@ -431,7 +425,7 @@ def replace_index(store: Store, key: str, data: bytes, version: int) -> None:
     Raises:
         CatalogError: the store acknowledged the file and has nothing.
     """
-    is_large = _size(store, key) > MAX_REPLACED_BYTES
+    is_large = (_present(store.size, key) or 0) > MAX_REPLACED_BYTES
     if is_large and _shows_newer(store, key, version):
         return
     if is_large or not store.replaces_conditionally:
@@ -439,14 +433,16 @@ def replace_index(store: Store, key: str, data: bytes, version: int) -> None:
         return
     refused, lost = None, 0
     for _ in range(MAX_REPLACE_ATTEMPTS):
-        found = _read_tagged(store, key)
+        found = _present(store.get_tagged, key)
         if found is not None and (found.data == data or version_of_index(found.data) > version):
             return
         if found is not None and found == refused:
             break  # nothing changed the file in between: the store refuses its own ETags
+        absent = partial(store.put_if_absent, key, data)
+        put = absent if found is None else partial(store.put_if_match, key, data, found.etag)
         try:
-            put = partial(_put_instead_of, store, key, data, found)
-            put_and_check(put, store, key, len(data), is_shared=True, attempts=1)
+            # An equal file of another publisher will do as well.
+            put_and_check(partial(put_own, store, key, data, put), store, key, len(data), is_shared=True, attempts=1)
         except (StoreConflict, StoreExists):
             refused = found
         except StoreError as error:
@@ -464,6 +460,14 @@ def replace_index(store: Store, key: str, data: bytes, version: int) -> None:
     put_and_check(partial(store.put, key, data), store, key, len(data), is_shared=True)
 
 
+def _present(read: Callable[[str], T], key: str) -> T | None:
+    """Return what is read of an object; None if there is none."""
+    try:
+        return read(key)
+    except StoreNotFound:
+        return None
+
+
 def _shows_newer(store: Store, key: str, version: int) -> bool:
     """Return whether the index file shows a version after this one; its end is read, which has Smalti's facts."""
     try:
@@ -474,28 +478,6 @@ def _shows_newer(store: Store, key: str, version: int) -> bool:
     extra = _from_tail(tail)
     shown = version_of_index(tail) if extra is None else extra.get("version")
     return type(shown) is int and shown > version
-
-
-def _put_instead_of(store: Store, key: str, data: bytes, found: Tagged | None) -> None:
-    """Put the data if the object is still the one that was found, or is still absent."""
-    put: Callable[[], object] = partial(store.put_if_absent, key, data)
-    if found is not None:
-        put = partial(store.put_if_match, key, data, found.etag)
-    put_own(store, key, data, put)  # an equal file of another publisher will do as well
-
-
-def _read_tagged(store: Store, key: str) -> Tagged | None:
-    try:
-        return store.get_tagged(key)
-    except StoreNotFound:
-        return None
-
-
-def _size(store: Store, key: str) -> int:
-    try:
-        return store.size(key)
-    except StoreNotFound:
-        return 0
 
 
 def version_of_index(data: bytes, where: str = "") -> int:
@@ -519,21 +501,13 @@ def index_parts(shards: Iterable[ShardInfo], extra: Mapping[str, Any]) -> Iterat
     for key in sorted((*extra, "shards", "version")):
         yield f"{separator}{json.dumps(key)}: ".encode()
         separator = ", "
-        if key == "shards":
-            yield from _entries(iter(shards))
-        else:
+        if key != "shards":
             yield json.dumps(VERSION if key == "version" else extra[key], sort_keys=True).encode()
+            continue
+        yield b"["
+        between, left = "", iter(shards)
+        while batch := list(islice(left, _ENTRIES_AT_ONCE)):
+            yield (between + json.dumps([shard.to_json() for shard in batch], sort_keys=True)[1:-1]).encode()
+            between = ", "
+        yield b"]"
     yield b"}"
-
-
-def _entries(shards: Iterator[ShardInfo]) -> Iterator[bytes]:
-    separator = "["
-    while batch := list(islice(shards, _ENTRIES_AT_ONCE)):
-        yield (separator + json.dumps([shard.to_json() for shard in batch], sort_keys=True)[1:-1]).encode()
-        separator = ", "
-    yield b"]" if separator == ", " else b"[]"
-
-
-def _inside(shard: ShardInfo, folder: str) -> ShardInfo:
-    """Return the shard with names relative to the folder that contains it."""
-    return replace(shard.with_names(lambda name: name.removeprefix(folder)), partition=None)

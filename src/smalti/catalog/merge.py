@@ -38,10 +38,6 @@ class _IndexFile:
     key: str
     """Its key in `store`, which is the root or the folder of local copies."""
 
-    @property
-    def where(self) -> str:
-        return self.store.locate(self.key)
-
 
 def merge_index(
     *args: Any,
@@ -85,15 +81,17 @@ def merge_index(
         2
     """
     urls, target, keep_local, timeout = _parse_arguments(args, index_file_urls, out, keep_local, download_timeout)
-    local, root = _open_roots(target, storage_options)
+    places = target if isinstance(target, tuple) else (None, target)
+    local, root = None if places[0] is None else open_store(places[0]), open_store(places[1], storage_options)
     found = {info.key: info.num_bytes for info in root.list()}
     _check_unversioned(root, found)
     files = _below(root, found) if urls is None else _unique_index_files(urls, root, local)
     for file in files:
         num_bytes = found.get(file.key) if file.store is root else file.store.size(file.key)
+        where = file.store.locate(file.key)
         if num_bytes is None:
-            raise CatalogError(f"{file.where} is not there; check the address", key=file.key)
-        check_index_size(num_bytes, file.where)
+            raise CatalogError(f"{where} is not there; check the address", key=file.key)
+        check_index_size(num_bytes, where)
     shards = _read_all(files, root, float(timeout))
     _check_files(shards, found, root)
     _check_keeps(shards, found, root)
@@ -113,10 +111,8 @@ def _parse_arguments(
         urls = rest.pop(0)
     if rest and out is None:
         out = rest.pop(0)
-    if rest:
-        keep_local = rest.pop(0)
-    if rest:
-        timeout = rest.pop(0)
+    keep_local = rest.pop(0) if rest else keep_local
+    timeout = rest.pop(0) if rest else timeout
     if rest or out is None or isinstance(out, list) or isinstance(urls, str) or type(keep_local) is not bool:
         raise ArgumentTypeError(
             "merge_index takes (out, keep_local, download_timeout) or (index_file_urls, out, keep_local, "
@@ -125,12 +121,6 @@ def _parse_arguments(
     if not isinstance(timeout, int | float) or not timeout > 0:
         raise ArgumentError(f"`download_timeout` is {timeout!r}; expected a positive number of seconds")
     return urls, out, keep_local, timeout
-
-
-def _open_roots(out: Out, options: Mapping[str, Any] | None) -> tuple[Store | None, Store]:
-    if isinstance(out, tuple):
-        return open_store(out[0]), open_store(out[1], options)
-    return None, open_store(out, options)
 
 
 def _check_unversioned(root: Store, found: Mapping[str, int]) -> None:
@@ -203,9 +193,14 @@ def _find_index_file(url: str, root: Store, local: Store | None) -> _IndexFile |
 
 def _read_all(files: Sequence[_IndexFile], root: Store, timeout: float) -> list[ShardInfo]:
     """Return the shards of all index files in order, with names relative to the root."""
+
+    def shards_in(file: _IndexFile) -> list[ShardInfo]:
+        shards, _ = parse_index(file.store.get_limited(file.key, MAX_INDEX_BYTES), where=file.store.locate(file.key))
+        return [shard.with_prefix(file.folder) for shard in shards]
+
     pool = ThreadPoolExecutor(min(MAX_READS, len(files)), thread_name_prefix="smalti-merge")
     try:
-        reads = [pool.submit(_read, file) for file in files]
+        reads = [pool.submit(shards_in, file) for file in files]
         pending: set[Future[list[ShardInfo]]] = set(reads)
         while pending:
             done, pending = wait(pending, timeout=timeout, return_when=FIRST_COMPLETED)
@@ -220,11 +215,6 @@ def _read_all(files: Sequence[_IndexFile], root: Store, timeout: float) -> list[
         return [shard for read in reads for shard in read.result()]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _read(file: _IndexFile) -> list[ShardInfo]:
-    shards, _ = parse_index(file.store.get_limited(file.key, MAX_INDEX_BYTES), where=file.where)
-    return [shard.with_prefix(file.folder) for shard in shards]
 
 
 def _check_files(shards: Sequence[ShardInfo], found: Mapping[str, int], root: Store) -> None:

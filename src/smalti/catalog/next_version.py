@@ -39,10 +39,17 @@ from smalti.catalog.index import MANY_SHARDS
 from smalti.catalog.manifest import Draft, Manifest, add_row_hashes, num_bytes_of, partitions_of, shared_fields
 from smalti.catalog.sidecars import check_no_added_columns, sidecars_after
 from smalti.catalog.table import segments as tables
-from smalti.catalog.table.arrow import emit_content, emit_table, parse_table, table_of
+from smalti.catalog.table.arrow import created_bytes, emit_table, parse_table, table_of
 from smalti.catalog.table.segment_list import Segment, segment_shards_of
-from smalti.catalog.table.segments import SegmentedContent, SegmentFile, segmented, segments_in
-from smalti.catalog.table.shard_table import ShardTable, check_shards, samples_of
+from smalti.catalog.table.segments import joined_table, segmented
+from smalti.catalog.table.shard_table import (
+    ShardTable,
+    TableFile,
+    TableFiles,
+    check_shards,
+    samples_of,
+    segments_in,
+)
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import Schema, ShardInfo
 from smalti.storage import Store
@@ -76,34 +83,37 @@ def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Head
     """
     before = read_manifest(store, step.parent) if step.operation == "append" and step.parent is not None else None
     shards = _in_form(_shards(store, before, draft), step.digest_scheme)
-    rows = samples_of(shards)
-    facts = shared_fields(draft, Header) | {
-        "logical": _logical(store, before, draft),
-        "row_hash": _row_hash(before, draft, rows),
+    rows, row_hash = samples_of(shards), draft.row_hash
+    if before is not None:
+        row_hash = add_row_hashes([(before.row_hash, before.rows), (draft.row_hash, rows - before.rows)])
+    logical = _logical(store, before, draft)
+    facts = {
+        "logical": logical,
+        "row_hash": row_hash,
         "sidecars": sidecars_after(step.parent, draft, step.operation),
     }
+    segments, scheme = segments_in(shards), _scheme(shards, step)
+    if segments is None:
+        table = emit_table(shards)
+        if created_bytes(shards) is None:  # else it was read when it was made
+            _check_table(store, shards, table)
+        key, sha256 = _put_table(store, table, step.parent)
+    else:
+        computes = is_content(scheme) and step.digest_scheme is None
+        key, sha256, shards = _put_segments(store, segments, step.parent, draft.schema.columns(), computes=computes)
     content = Header(
-        **facts,
+        **(shared_fields(draft, Header) | facts),
         version=0,  # `next_header` sets it, with all that depends on the parent
-        digest="",
+        digest=digest_by(scheme, shards, logical),
+        digest_scheme=scheme,
         rows=rows,
         num_shards=len(shards),
         num_bytes=num_bytes_of(shards),
         partitions=partitions_of(shards),
         columns=draft.schema.columns(),
-        table_key="",
-        table_sha256="",
+        table_key=key,
+        table_sha256=sha256,
     )
-    segments, scheme = segments_in(shards), _scheme(shards, step)
-    if segments is None:
-        table = emit_table(shards)
-        if not isinstance(shards, ShardTable) or shards.emitted is None:  # else it was read when it was made
-            _check_table(store, shards, table)
-        content = _with_table(store, content, table, step.parent)
-    else:
-        computes = is_content(scheme) and step.digest_scheme is None
-        content, shards = _with_segments(store, content, segments, step.parent, computes=computes)
-    content = replace(content, digest=digest_by(scheme, shards, content.logical), digest_scheme=scheme)
     return next_header(content, draft.write_id, step), shards
 
 
@@ -189,14 +199,11 @@ def _check_table(store: Store, shards: Sequence[ShardInfo], table: bytes) -> Non
         )
 
 
-def _with_table(store: Store, content: Header, table: bytes, parent: Header | None) -> Header:
-    """Put the table under its digest, or under another key if a vacuum removes that one, and name it in the header."""
-    key, sha256 = _put_table(store, table, parent)
-    return replace(content, table_key=key, table_sha256=sha256)
-
-
 def _put_table(store: Store, data: bytes, parent: Header | None, suffix: str = ".arrow") -> tuple[str, str]:
-    """Put a file of a shard table, and return its key and its SHA-256."""
+    """Put a file of a shard table, and return its key and its SHA-256.
+
+    Its key is its SHA-256, or another one if a vacuum removes that.
+    """
     sha256 = hashlib.sha256(data).hexdigest()
     key = f"{FOLDER}/{sha256}{suffix}"
     if parent is not None and sha256 in parent.fenced:
@@ -205,52 +212,55 @@ def _put_table(store: Store, data: bytes, parent: Header | None, suffix: str = "
     return key, sha256
 
 
-def _with_segments(
-    store: Store, content: Header, segments: SegmentedContent, parent: Header | None, *, computes: bool
-) -> tuple[Header, ShardTable]:
-    """Put the segments that the parent does not have, and their list, and name it in the header.
+def _put_segments(
+    store: Store, segments: TableFiles, parent: Header | None, columns: Mapping[str, str], *, computes: bool
+) -> tuple[str, str, ShardTable]:
+    """Put the segments that the parent does not have, and their list; return its key and SHA-256, and the shards.
 
     With `computes`, the digests in the list are computed of the content of the segments, unless the parent has them;
     without it, they stay as they are.
+
+    Raises:
+        CatalogError: there are so many splits that readers would refuse the list.
     """
     known: dict[str, Segment] = {}
     has_digests = parent is not None and is_content(parent.digest_scheme)
     if parent is not None and parent.is_segmented:
         with suppress(IndexFileError):  # an append has read the list; what replaces a damaged version needs none of it
             before = segments_in(read_manifest(store, parent, recount=False).shards)
-            known = {} if before is None else {file.facts.sha256: file.facts for file in before.files}
+            known = {} if before is None else {facts.sha256: facts for facts in before.listed.segments}
 
-    def stored(file: SegmentFile) -> SegmentFile:
-        facts, same = file.facts, known.get(file.facts.sha256)
+    def stored(file: TableFile, facts: Segment) -> TableFile:
+        same = known.get(facts.sha256)
         if same is not None and (has_digests or not computes):
             digest = same.digest if computes else facts.digest
-            return SegmentFile(replace(facts, key=same.key, digest=digest), store, file.loaded)
+            return TableFile(replace(facts, key=same.key, digest=digest), store, file.loaded)
         content = file.load()
+        shards = ShardTable.of(content)
         if computes:
-            facts = replace(facts, digest=digest_of_shards(ShardTable(content)))
+            facts = replace(facts, digest=digest_of_shards(shards))
         if same is not None:
-            return SegmentFile(replace(facts, key=same.key), store, file.loaded)
-        data = emit_content(content)
+            return TableFile(replace(facts, key=same.key), store, file.loaded)
+        data = emit_table(shards)
         content.release()
         key, sha256 = _put_table(store, data, parent)
-        return SegmentFile(replace(facts, key=key, sha256=sha256, file_bytes=len(data)), store, file.loaded)
+        return TableFile(replace(facts, key=key, sha256=sha256, file_bytes=len(data)), store, file.loaded)
 
-    if sum(file.facts.sha256 not in known for file in segments.files) <= _PARALLEL_PUTS:  # an append, mostly
-        files = tuple(map(stored, segments.files))
+    facts = segments.listed.segments
+    if sum(each.sha256 not in known for each in facts) <= _PARALLEL_PUTS:  # an append, mostly
+        files = tuple(map(stored, segments.files, facts))
     else:
         with ThreadPoolExecutor(_PARALLEL_PUTS, thread_name_prefix="smalti-segment") as pool:
-            files = tuple(pool.map(stored, segments.files))
-    found = SegmentedContent(segments.segment_shards, files, content.columns)
-    listed = found.listed
-    data = listed.emit()
+            files = tuple(pool.map(stored, segments.files, facts))
+    found = ShardTable(TableFiles(files, segments.segment_shards, columns))
+    data = found.content.listed.emit()
     if len(data) > tables.MAX_LIST_BYTES:
         raise CatalogError(
-            f"{store.url}: the list of the {len(listed.segments)} segments of the shard table would have {len(data)} "
-            f"bytes, of which readers accept {tables.MAX_LIST_BYTES}; {len(content.partitions)} splits are too many "
-            f"for {content.num_shards} shards. Nothing was published",
+            f"{store.url}: the list of the {len(files)} segments of the shard table would have {len(data)} bytes, of "
+            f"which readers accept {tables.MAX_LIST_BYTES}; {len(found.partitions)} splits are too many for "
+            f"{len(found)} shards. Nothing was published",
         )
-    key, sha256 = _put_table(store, data, parent, SEGMENT_LIST_SUFFIX)
-    return replace(content, table_key=key, table_sha256=sha256), ShardTable(found)
+    return *_put_table(store, data, parent, SEGMENT_LIST_SUFFIX), found
 
 
 def _shards(store: Store, before: Manifest | None, draft: Draft) -> Sequence[ShardInfo]:
@@ -261,8 +271,8 @@ def _shards(store: Store, before: Manifest | None, draft: Draft) -> Sequence[Sha
         after = segments_in(before.shards)
         parts = [draft.shards] if after is not None else [before.shards, draft.shards]
         return segmented(parts, after=after, schema=draft.schema)
-    both = chain(before.shards, draft.shards)
-    shards = table_of(both) if len(before.shards) + len(draft.shards) >= MANY_SHARDS else tuple(both)
+    both, count = (before.shards, draft.shards), len(before.shards) + len(draft.shards)
+    shards = joined_table(both, count) if count >= MANY_SHARDS else tuple(chain.from_iterable(both))
     check_shards(shards, draft.schema)
     return shards
 
@@ -283,12 +293,6 @@ def _check_columns(store: Store, before: Manifest, schema: Schema) -> None:
         expected=expected,
         found=found,
     )
-
-
-def _row_hash(before: Manifest | None, draft: Draft, rows: int) -> str:
-    if before is None:
-        return draft.row_hash
-    return add_row_hashes([(before.row_hash, before.rows), (draft.row_hash, rows - before.rows)])
 
 
 def _logical(store: Store, before: Manifest | None, draft: Draft) -> Mapping[str, Any]:

@@ -6,18 +6,18 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from queue import Empty, SimpleQueue
 from typing import Any
 
-from smalti.catalog.digest import CONTENT
+from smalti.catalog.digest import CONTENT, digest_of_shards, is_content
 from smalti.catalog.header import (
     FOLDER,
     INDEX,
     Header,
-    check_segment_digests,
     digest_by,
     header_key,
     make_manifest,
@@ -32,9 +32,8 @@ from smalti.catalog.index import (
     decode_unlisted_hashes,
     peek_index,
 )
-from smalti.catalog.manifest import Manifest, VersionInfo
-from smalti.catalog.table.segments import segments_in
-from smalti.catalog.table.shard_table import digest_of, samples_of
+from smalti.catalog.manifest import Manifest, VersionInfo, shared_fields
+from smalti.catalog.table.shard_table import ShardTable, digest_of, samples_of, segments_in
 from smalti.errors import (
     ArgumentError,
     CatalogError,
@@ -121,7 +120,9 @@ def find_newest(
         CatalogError: the version that the index file names is missing, and older ones are there.
     """
     is_far = store.local_path(INDEX) is None
-    early = {} if expected is None or not is_far else _read_early(store, expected, expected + 1)
+    early: dict[int, Future[Header]] = {}
+    if expected is not None and is_far:
+        early = {version: _read_early(store, version) for version in (expected, expected + 1)}
     index_fault: IndexFileError | None = None
     try:
         index = peek_index(store)
@@ -132,7 +133,7 @@ def find_newest(
         return found
     start = 0 if index is None else index.version
     if start and is_far and start + 1 not in early:
-        early |= _read_early(store, start + 1)
+        early[start + 1] = _read_early(store, start + 1)
     header, version, unreadable = _last_readable(store, start, early, extra=found.extra, lenient=lenient)
     if unreadable is not None and header is None and start > 1:  # the versions before the one in the index file
         header = _last_readable(store, 0, {}, extra=None, lenient=lenient, end=start)[0]
@@ -153,7 +154,7 @@ def find_newest(
 def _last_readable(
     store: Store,
     start: int,
-    early: dict[int, Callable[[], Header]],
+    early: dict[int, Future[Header]],
     *,
     extra: dict[str, Any] | None,
     lenient: bool,
@@ -189,14 +190,21 @@ def _last_readable(
     return header, version - 1, unreadable
 
 
-def _read_early(store: Store, *versions: int) -> dict[int, Callable[[], Header]]:
-    """Start to read headers in threads; return by version a function that waits for it. Saves round trips."""
-    return {version: _read_header_in_thread(store, version) for version in versions}
+def _read_early(store: Store, version: int) -> Future[Header]:
+    """Start to read a header in a thread, which does not keep the process alive. Saves opening a set a round trip."""
+    answer: Future[Header] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(read_header(store, version))
+        except BaseException as error:  # noqa: BLE001 -- raised where the answer is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="smalti-next-version", daemon=True).start()
+    return answer
 
 
-def _read_once(
-    store: Store, version: int, early: dict[int, Callable[[], Header]], *, named: dict[str, Any] | None
-) -> Header:
+def _read_once(store: Store, version: int, early: dict[int, Future[Header]], *, named: dict[str, Any] | None) -> Header:
     """Read a header, or return the one that a thread has read; `named` is what the index file says of the version.
 
     A header that was requested before the index file was read may be older than that: it is read again if it was
@@ -204,10 +212,19 @@ def _read_once(
 
     Raises:
         StoreNotFound: there is no such version.
+        StoreTimeout: the thread has no answer.
     """
     if version in early:
         try:
-            found = early.pop(version)()
+            found = early.pop(version).result(timeout=HEADER_TIMEOUT_SECONDS)
+        except StoreTimeout:  # of the thread's request
+            raise
+        except FutureTimeout:
+            raise StoreTimeout(
+                f"{store.locate(header_key(version))}: no answer for {HEADER_TIMEOUT_SECONDS:.0f} s; check the store "
+                "and the network, and open the set again.",
+                key=header_key(version),
+            ) from None
         except (StoreNotFound, StoreAuthError):
             if named is None:
                 raise
@@ -215,36 +232,6 @@ def _read_once(
             if named is None or all(named.get(name) in (None, getattr(found, name)) for name in ("digest", "write_id")):
                 return found
     return read_header(store, version)
-
-
-def _read_header_in_thread(store: Store, version: int) -> Callable[[], Header]:
-    """Start to read a header in a thread; return a function that waits for it. Saves opening a set one round trip."""
-    answer: SimpleQueue[Header | BaseException] = SimpleQueue()
-
-    def ask() -> None:
-        try:
-            answer.put(read_header(store, version))
-        except BaseException as error:  # noqa: BLE001 -- raised by `following`
-            answer.put(error)
-
-    def following() -> Header:
-        try:
-            found = answer.get(timeout=HEADER_TIMEOUT_SECONDS)
-        except Empty:
-            raise StoreTimeout(
-                f"{store.locate(header_key(version))}: no answer for {HEADER_TIMEOUT_SECONDS:.0f} s; check the store "
-                "and the network, and open the set again.",
-                key=header_key(version),
-            ) from None
-        try:
-            if isinstance(found, BaseException):
-                raise found
-            return found
-        finally:
-            del found  # an error referenced by its own frame would keep all frames alive until garbage collection
-
-    threading.Thread(target=ask, name="smalti-next-version", daemon=True).start()
-    return following
 
 
 @dataclass(frozen=True)
@@ -305,41 +292,46 @@ def open_version(store: Store, choice: WantedVersion = NEWEST) -> Manifest:
         StoreNotFound, VersionNotFound, IndexFileError: as for `load_manifest` and `read_tag`.
     """
     number = choice.number_in(store)
-    if number:  # 0 is that of a plain set
-        return _numbered(store, number, choice)
-    newest = find_newest(store, lenient=True, expected=choice.expected)
-    if newest.header is None and newest.index is None:
-        raise no_shard_set(store)
-    if newest.header is None:
+    newest = None if number else find_newest(store, lenient=True, expected=choice.expected)  # 0 is that of a plain set
+    if newest is not None and newest.header is None:
+        if newest.index is None:
+            raise no_shard_set(store)
         return _plain(store, newest)
-    if number is not None:
-        return _numbered(store, number, choice)
-    in_place = _from_index(store, newest, newest.header) if choice.by_index else None
-    return in_place or _from_table(store, newest.header, choice)
-
-
-def _from_table(store: Store, header: Header, choice: WantedVersion) -> Manifest:
-    manifest = read_manifest(store, header, recount=not choice.by_index)
-    segments = segments_in(manifest.shards)
-    if segments is not None and not choice.by_index:
-        check_segment_digests(segments, manifest.digest_scheme)
-    return manifest
-
-
-def _numbered(store: Store, version: int, choice: WantedVersion) -> Manifest:
-    header = header_of(store, version)
+    if newest is None or newest.header is None or number is not None:
+        header = header_of(store, number or 0)
+    else:
+        header = newest.header
+        in_place = _from_index(store, newest, header) if choice.by_index else None
+        if in_place is not None:
+            return in_place
     try:
-        return _from_table(store, header, choice)
+        manifest = read_manifest(store, header, recount=not choice.by_index)
+        if not choice.by_index:
+            _check_segment_digests(manifest)
     except IndexFileError as error:
-        shown = find_newest(store, lenient=True).header
-        if shown is not None and version in shown.expired:
+        shown = None if number is None else find_newest(store, lenient=True).header
+        if shown is not None and header.version in shown.expired:
             raise VersionNotFound(
-                f"{store.url}: version {version} was removed by a vacuum; the newest is {shown.version}. A version "
-                "with a tag is kept",
-                version=version,
+                f"{store.url}: version {header.version} was removed by a vacuum; the newest is {shown.version}. A "
+                "version with a tag is kept",
+                version=header.version,
                 url=store.url,
             ) from error
         raise
+    return manifest
+
+
+def _check_segment_digests(manifest: Manifest) -> None:
+    """Compute the digests of all segments anew, and compare them with those of the list."""
+    segments = segments_in(manifest.shards)
+    for file in () if segments is None else segments.files:
+        shards, facts = ShardTable.of(file.load()), file.facts
+        found = digest_of_shards(shards) if is_content(manifest.digest_scheme) else digest_of(shards)
+        if facts is not None and found != facts.digest:
+            raise IndexFileError(
+                f"segment {facts.key} has the digest {found[:12]}, the list of segments says {facts.digest[:12]}",
+                key=facts.key,
+            )
 
 
 def header_of(store: Store, version: int) -> Header:
@@ -399,7 +391,7 @@ def _entry(store: Store, version: int, known: dict[int, Header], expired: set[in
         return None
     except IndexFileError as error:
         return VersionInfo(version=version, digest="", rows=0, num_shards=0, num_bytes=0, problem=error.message)
-    return header.info(is_expired=version in expired)
+    return VersionInfo(**shared_fields(header, VersionInfo), is_expired=version in expired)
 
 
 def no_shard_set(store: Store) -> StoreNotFound:
@@ -434,16 +426,12 @@ def _from_index(store: Store, newest: Newest, header: Header) -> Manifest | None
         shards = decode_unlisted_hashes(shards_of(index.top, where=store.locate(INDEX))[0], extra)
     except IndexFileError:
         return None  # the index file is only a copy; the shard table decides
-    found = tuple(replace(shard, partition=_split_of(shard, header)) for shard in shards)
+    splits = dict(zip(header.partitions, header.partitions, strict=True))
+    found = tuple(replace(shard, partition=splits.get(shard.raw.basename.split("/", 1)[0])) for shard in shards)
     is_whole = (sum(shard.samples for shard in found), len(found)) == (header.rows, header.num_shards)
     if not is_whole or digest_of(found) != (extra.get(LISTED) if header.digest_scheme else header.digest):
         return None
     return make_manifest(header, decode_block_lists(found, extra))
-
-
-def _split_of(shard: ShardInfo, header: Header) -> str | None:
-    top = shard.raw.basename.split("/", 1)[0]
-    return top if top in header.partitions else None
 
 
 def _plain(store: Store, newest: Newest) -> Manifest:
@@ -451,7 +439,7 @@ def _plain(store: Store, newest: Newest) -> Manifest:
     shards: Sequence[ShardInfo]
     regular = None if index is None else index.regular
     if regular is not None:
-        shards, digest = regular.shards, regular.digest
+        shards, digest = regular
     else:
         known = None if index is None else index.top
         top = load_strict(store.get_limited(INDEX, MAX_INDEX_BYTES), where=where) if known is None else known

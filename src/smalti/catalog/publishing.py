@@ -46,7 +46,7 @@ from smalti.errors import (
     VersionNotFound,
 )
 from smalti.format import ShardInfo
-from smalti.storage import ObjectInfo, Place, Store, open_store
+from smalti.storage import Place, Store, open_store
 
 _BATCH = 1 << 14  # files that are handled together
 Mode = Literal["create", "overwrite", "append"]
@@ -88,7 +88,14 @@ def publish(place: Place, draft: Draft, *, mode: Mode = "create", clock: Publish
         if done is not None:
             return done
         if mode == "overwrite" and newest is not None and newest.erased:
-            _warn_of_deleted(store, newest)
+            versions = ", ".join(str(entry.get("version")) for entry in newest.erased)
+            warnings.warn(
+                f"{store.url}: samples were deleted from this set (versions {versions}), and its content is now "
+                "replaced by rows that were not compared with them: if their source still holds the samples, they are "
+                "back. Run `smalti delete` again, or clean the source first",
+                DeletedSamplesWarning,
+                stacklevel=2,
+            )
         try:
             return _commit_draft(store, draft, VersionStep(newest, mode, clock))
         except CommitConflict:
@@ -189,13 +196,19 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
             raise found.unreadable
         raise VersionNotFound(f"{store.url} has no versions to roll back to", version=version)
     if write_id is not None and write_id in newest.writes:
-        return _finish(store, _header_of_write(store, newest, newest.writes[write_id]))
+        return _finish(store, _header_of_write(store, newest, write_id))
     target = _target(store, newest, version)
     if target.has_files_of(newest) and found.unreadable is None:
         return _finish(store, newest)
     _check_rolled_back(store, newest, target)
     if found.unreadable is not None:
-        _warn_of_unreadable(store, newest, found)
+        warnings.warn(
+            f"{store.url}: versions {newest.version + 1} to {found.last} cannot be read ({found.unreadable}); the "
+            f"rollback continues from version {newest.version}. If one of them was a deletion of samples, delete them "
+            "again",
+            DeletedSamplesWarning,
+            stacklevel=2,
+        )
         newest = replace(newest, version=found.last)
     store.check_exclusive_puts(FOLDER)
     content = replace(target, metadata={**target.metadata, "rolled_back_to": version})
@@ -315,7 +328,7 @@ def check_target(store: Store, mode: Mode, *, write_id: str = "", can_append: bo
             "appended to",
             url=store.url,
         )
-    if newest.header is not None and mode == "create" and _version_of_write(newest.header, write_id) is None:
+    if newest.header is not None and mode == "create" and write_id not in newest.header.writes:
         adding = 'mode="append" to add to it or ' if can_append else ""
         raise DatasetExists(
             f"{store.url} already holds a data set (version {newest.header.version}, {newest.header.rows} samples); "
@@ -326,39 +339,14 @@ def check_target(store: Store, mode: Mode, *, write_id: str = "", can_append: bo
     return newest
 
 
-def _warn_of_deleted(store: Store, newest: Header) -> None:
-    versions = ", ".join(str(entry.get("version")) for entry in newest.erased)
-    warnings.warn(
-        f"{store.url}: samples were deleted from this set (versions {versions}), and its content is now replaced by "
-        "rows that were not compared with them: if their source still holds the samples, they are back. Run "
-        "`smalti delete` again, or clean the source first",
-        DeletedSamplesWarning,
-        stacklevel=3,
-    )
-
-
-def _warn_of_unreadable(store: Store, newest: Header, found: Newest) -> None:
-    warnings.warn(
-        f"{store.url}: versions {newest.version + 1} to {found.last} cannot be read ({found.unreadable}); the rollback "
-        f"continues from version {newest.version}. If one of them was a deletion of samples, delete them again",
-        DeletedSamplesWarning,
-        stacklevel=3,
-    )
-
-
-def _version_of_write(header: Header | None, write_id: str) -> int | None:
-    return None if header is None else header.writes.get(write_id)
-
-
 def _already_published(store: Store, newest: Header | None, draft: Draft, *, is_first: bool) -> Manifest | None:
     """Return the version of this write if it is published already; else check that it can be published.
 
     The stored shards are checked in the first attempt only. They cannot disappear unnoticed after that: a vacuum that
     removes them publishes first, so that the commit fails and the next attempt finds the write id fenced.
     """
-    known = _version_of_write(newest, draft.write_id)
-    if newest is not None and known is not None:
-        return _finish(store, _header_of_write(store, newest, known))
+    if newest is not None and draft.write_id in newest.writes:
+        return _finish(store, _header_of_write(store, newest, draft.write_id))
     if newest is not None and draft.write_id in newest.fenced:
         raise CatalogError(
             f"{store.url}: write {draft.write_id} was considered abandoned, and a vacuum (version {newest.version} "
@@ -401,8 +389,9 @@ def _commit(store: Store, header: Header, clock: PublishingClock) -> Header | No
     return commit(store, header, clock)
 
 
-def _header_of_write(store: Store, newest: Header, version: int) -> Header:
+def _header_of_write(store: Store, newest: Header, write_id: str) -> Header:
     """Read the header of the version that a write was published as."""
+    version = newest.writes[write_id]
     if version in newest.expired:
         raise VersionNotFound(
             f"{store.url}: this write was published as version {version}, and a vacuum removed its shards since; write "
@@ -451,13 +440,22 @@ def check_stored(store: Store, shards: Sequence[ShardInfo], write_id: str) -> No
         CatalogError: one is not.
     """
     folders: set[str] = set()
-    hashes, sizes = _expected(shards, write_id, folders)
+    expected = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+    for batch in stored_sizes_of(shards):
+        expected.append(_hashed(batch))
+        folders |= {_folder(name, write_id) for name, _ in batch}
+    hashes, sizes = (np.concatenate(parts) for parts in zip(*expected, strict=True))
     order = np.argsort(hashes, kind="stable")
     hashes, sizes = hashes[order], sizes[order]
     listed = np.zeros(hashes.size, bool)
-    for folder in sorted(folder for folder in folders if folder):
-        for batch in _batches(store.list(folder)):
-            _mark_listed(batch, hashes, sizes, listed)
+    for folder in sorted(folders - {""}):
+        found = store.list(folder)
+        while objects := list(islice(found, _BATCH)):
+            names, num_bytes = _hashed([(info.key, info.num_bytes) for info in objects])
+            places = np.searchsorted(hashes, names)
+            inside = places < hashes.size
+            places, names, num_bytes = places[inside], names[inside], num_bytes[inside]
+            listed[places[(hashes[places] == names) & (sizes[places] == num_bytes)]] = True
     if listed.all():
         return
     is_listed = np.zeros(hashes.size, bool)
@@ -468,17 +466,10 @@ def check_stored(store: Store, shards: Sequence[ShardInfo], write_id: str) -> No
             _check_file(store, file.basename, file.num_bytes)
 
 
-def _expected(
-    shards: Sequence[ShardInfo], write_id: str, folders: set[str]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the hash of the name and the size of every file; add the folders to list to `folders`."""
-    hashes: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
-    sizes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    for batch in stored_sizes_of(shards):
-        hashes.append(_hash_names([name for name, _ in batch]))
-        sizes.append(np.array([num_bytes for _, num_bytes in batch], np.int64))
-        folders |= {_folder(name, write_id) for name, _ in batch}
-    return np.concatenate(hashes), np.concatenate(sizes)
+def _hashed(files: Sequence[tuple[str, int]]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the hashes of the names, and the sizes."""
+    hashes = np.array([xxh3_64_intdigest(name.encode()) for name, _ in files], np.uint64)
+    return hashes, np.array([num_bytes for _, num_bytes in files], np.int64)
 
 
 def stored_sizes_of(shards: Sequence[ShardInfo]) -> Iterator[list[tuple[str, int]]]:
@@ -489,27 +480,6 @@ def stored_sizes_of(shards: Sequence[ShardInfo]) -> Iterator[list[tuple[str, int
     files = ((file.basename, file.num_bytes) for shard in shards for file in shard.stored_files)
     while batch := list(islice(files, _BATCH)):
         yield batch
-
-
-def _hash_names(names: list[str]) -> NDArray[np.uint64]:
-    return np.array([xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
-
-
-def _batches(found: Iterator[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
-    while batch := list(islice(found, _BATCH)):
-        yield batch
-
-
-def _mark_listed(
-    found: list[ObjectInfo], hashes: NDArray[np.uint64], sizes: NDArray[np.int64], listed: NDArray[np.bool_]
-) -> None:
-    """Mark in `listed` the expected files that are among these objects, with their sizes."""
-    names = _hash_names([info.key for info in found])
-    num_bytes = np.array([info.num_bytes for info in found], np.int64)
-    places = np.searchsorted(hashes, names)
-    inside = places < hashes.size
-    places, names, num_bytes = places[inside], names[inside], num_bytes[inside]
-    listed[places[(hashes[places] == names) & (sizes[places] == num_bytes)]] = True
 
 
 def _check_file(store: Store, key: str, expected: int) -> None:

@@ -28,7 +28,8 @@ import numpy as np
 
 from smalti.catalog.header import Header
 from smalti.catalog.manifest import ROW_HASH, Draft, Manifest, num_bytes_of
-from smalti.catalog.table.arrow import MAX_TABLE_BYTES, emit_table, load_table
+from smalti.catalog.table.arrow import emit_table, load_table
+from smalti.catalog.table.content import MAX_TABLE_BYTES
 from smalti.catalog.table.shard_table import ShardTable, block_files_of, digest_of, sizes_of
 from smalti.errors import IndexFileError, SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardInfo
@@ -65,15 +66,7 @@ class ColumnsEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as it is in a header."""
-        return {
-            "kind": COLUMNS,
-            "columns": dict(self.columns),
-            "table_key": self.table_key,
-            "table_sha256": self.table_sha256,
-            "digest": self.digest,
-            "num_bytes": self.num_bytes,
-            "logical": dict(self.logical),
-        }
+        return {"kind": COLUMNS, **vars(self), "columns": dict(self.columns), "logical": dict(self.logical)}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any], *, where: str) -> "ColumnsEntry":
@@ -216,14 +209,10 @@ def live_keys(store: Store, sidecars: Entries) -> Iterator[str]:
     yield from (str(entry["key"]) for entry in objects_of(sidecars))
     for added in columns_of(sidecars):
         yield added.table_key
-        yield from _keys(shards_of(store, added))
-
-
-def _keys(shards: Sequence[ShardInfo]) -> Iterator[str]:
-    yield from block_files_of(shards)
-    for shard in shards:
-        for file in shard.stored_files:
-            yield file.basename
+        shards = shards_of(store, added)
+        yield from block_files_of(shards)
+        for shard in shards:
+            yield from (file.basename for file in shard.stored_files)
 
 
 def store_columns(

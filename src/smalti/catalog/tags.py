@@ -64,7 +64,11 @@ def tag(
     data = tag_bytes(name, number, metadata)
     is_ours = True
     try:
-        _create(store, key, data)
+        try:
+            store.put_if_absent(key, data)
+        except StoreError as error:  # a lost reply is settled by reading the tag back
+            if isinstance(error, StoreExists) or not holds(store, key, data):
+                raise
         check_created(store, key, data)
     except StoreExists:
         found = read_tag(store, name)
@@ -82,7 +86,7 @@ def tag(
     if _is_expired(store, number):
         if is_ours:  # an older tag was confirmed to its creator, and the vacuum has seen it
             untag(store, name)
-        raise _vacuumed(store, number)
+        raise VersionNotFound(f"{store.url}: version {number} was removed by a vacuum", version=number)
     return number
 
 
@@ -156,17 +160,13 @@ def _usable_version(store: Store, version: int | None) -> int:
     if version < 1:
         raise VersionNotFound(f"{store.url} has versions 1 to {newest.version}, and not the one to be tagged")
     if version in newest.expired:
-        raise _vacuumed(store, version)
+        raise VersionNotFound(f"{store.url}: version {version} was removed by a vacuum", version=version)
     return version
 
 
 def _is_expired(store: Store, version: int) -> bool:
     newest = find_newest(store).header
     return newest is not None and version in newest.expired
-
-
-def _vacuumed(store: Store, version: int) -> VersionNotFound:
-    return VersionNotFound(f"{store.url}: version {version} was removed by a vacuum", version=version)
 
 
 def _replace(store: Store, key: str, data: bytes, *, expected: Tag | None = None) -> None:
@@ -178,19 +178,3 @@ def _replace(store: Store, key: str, data: bytes, *, expected: Tag | None = None
         put_own(store, key, data, partial(store.put_if_match, key, data, found.etag))
     except StoreConflict as error:
         raise CommitConflict(moved) from error
-
-
-def _create(store: Store, key: str, data: bytes) -> None:
-    """Create a tag; a lost reply is settled by reading it back.
-
-    Raises:
-        StoreExists: a tag is there, which may be the caller's own.
-        StoreError: it was not created.
-    """
-    try:
-        store.put_if_absent(key, data)
-    except StoreExists:
-        raise
-    except StoreError:
-        if not holds(store, key, data):
-            raise

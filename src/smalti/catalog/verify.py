@@ -1,13 +1,12 @@
 """Verification of a version: every object exists, with the size, hashes, samples and row hash of the manifest."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from smalti.catalog.manifest import Manifest, has_write_id, row_hash_text
+from smalti.catalog.manifest import has_write_id, row_hash_text
 from smalti.catalog.opening import WantedVersion, open_version
 from smalti.catalog.sidecars import aligned_shards, columns_of, load_object, objects_of
 from smalti.catalog.table.shard_table import block_files_of
@@ -166,23 +165,32 @@ def verify(
     manifest = open_version(store, WantedVersion(version, tag, by_index=False))
     added = [aligned_shards(store, entry, manifest.shards) for entry in columns_of(manifest.sidecars)]
     chosen = [[shard for shard in shards if only is None or only(shard)] for shards in (manifest.shards, *added)]
-    run = _Verification(store, deep, on_shard, sum(map(len, chosen)))
+    total = sum(map(len, chosen))
+    run = _Verification(store, deep=deep, on_shard=on_shard, total=total)
     row_hash = run.check(chosen[0])
     for shards in chosen[1:]:
         run.check(shards)
     if not deep:
         run.check_block_files(sorted(set().union(*map(block_files_of, chosen))))
-    if deep and only is None:
-        run.check_objects(objects_of(manifest.sidecars))
+    for entry in objects_of(manifest.sidecars) if deep and only is None else ():
+        try:
+            load_object(store, entry)
+        except IndexFileError as error:  # noqa: PERF203 -- few objects
+            run.problems.append(VerifyProblem(str(entry.get("key")), "content", str(error)))
     is_whole = len(chosen[0]) == len(manifest.shards)
     if deep and is_whole and not run.problems and manifest.row_hash not in {"", row_hash}:
-        run.problems.append(_row_hash_problem(store, manifest, row_hash))
+        message = (
+            f"version {manifest.version} of {store.url}: every shard is as its manifest says, but their samples are "
+            f"not those that were written: row hash expected {manifest.row_hash}, found {row_hash}; write the set "
+            "again, or roll back"
+        )
+        run.problems.append(VerifyProblem(store.url, "rows", message))
     is_read = run.has_read_samples and is_whole
     return VerifyReport(
         version=manifest.version,
         digest=manifest.digest,
         deep=deep,
-        num_shards=run.total,
+        num_shards=total,
         num_bytes=manifest.num_bytes,
         rows=sum(shard.samples for shard in chosen[0]),
         problems=tuple(run.problems),
@@ -194,14 +202,10 @@ def verify(
 class _Verification:
     """A running verification, with the problems found so far."""
 
-    def __init__(self, store: Store, deep: bool, on_shard: Callable[[int, int], None] | None, total: int) -> None:  # noqa: FBT001
-        self.total = total
+    def __init__(self, store: Store, *, deep: bool, on_shard: Callable[[int, int], None] | None, total: int) -> None:
         self.problems: list[VerifyProblem] = []
-        self._store = store
-        self._deep = deep
-        self._on_shard = on_shard
-        self._done = 0
         self.has_read_samples = deep
+        self._store, self._deep, self._on_shard, self._total, self._done = store, deep, on_shard, total, 0
 
     def check(self, shards: Iterable[ShardInfo]) -> str:
         """Check these shards, and return the row hash of those without a problem."""
@@ -214,7 +218,7 @@ class _Verification:
                 rows += found
             self._done += 1
             if self._on_shard is not None:
-                self._on_shard(self._done, self.total)
+                self._on_shard(self._done, self._total)
         return row_hash_text(rows)
 
     def _check_blocks(self, shard: ShardInfo, opened: AnyShard) -> None:
@@ -243,14 +247,6 @@ class _Verification:
         if problem.kind != "missing" or problem not in self.problems:  # of a missing file each shard has the same
             self.problems.append(problem)
 
-    def check_objects(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Check the objects beside the shards."""
-        for entry in entries:
-            try:
-                load_object(self._store, entry)
-            except IndexFileError as error:  # noqa: PERF203 -- few objects
-                self.problems.append(VerifyProblem(str(entry.get("key")), "content", str(error)))
-
     def _check(self, shard: ShardInfo) -> VerifyProblem | int:
         """Return a problem, or the sum of the hashes of the samples (0 if they were not read)."""
         store, key = self._store, shard.stored.basename
@@ -278,13 +274,3 @@ class _Verification:
         except FormatError as error:
             return VerifyProblem(key, "content", str(error))
         return 0
-
-
-def _row_hash_problem(store: Store, manifest: Manifest, row_hash: str) -> VerifyProblem:
-    return VerifyProblem(
-        store.url,
-        "rows",
-        f"version {manifest.version} of {store.url}: every shard is as its manifest says, but their samples are not "
-        f"those that were written: row hash expected {manifest.row_hash}, found {row_hash}; write the set again, or "
-        "roll back",
-    )

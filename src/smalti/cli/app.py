@@ -13,15 +13,12 @@ from typer.main import get_command
 
 from smalti import __version__
 from smalti.cli.commands import (  # noqa: F401 -- each declares its commands
-    cache,
     convert,
     delete,
-    doctor,
     exchange,
     inspection,
-    ledger,
-    plan,
-    train,
+    machine,
+    training,
     versions,
 )
 from smalti.cli.faults import hidden_secrets, run_app

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from smalti.storage import Store
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="URL or folder of the shard set.", show_default=False)]
-Split = Annotated[str | None, typer.Option("--split", metavar="NAME", help="Split to read (default: all).")]
-
-_STORE_PANEL = "Store"
 _ALWAYS_TEXT = re.compile(
     r"key|secret|token|password|passphrase|user(name)?|account_(name|key)|external_id|(?!bucket_).*_(key|secret|token)"
 )
@@ -36,9 +33,9 @@ class VersionChoice:
     """A version: by its number, by a tag, or the newest."""
 
     at: Annotated[
-        int | None, typer.Option("--at", metavar="N", min=1, help="Version (default: the newest).", show_default=False)
+        int | None, typer.Option(metavar="N", min=1, help="Version (default: the newest).", show_default=False)
     ] = None
-    tag: Annotated[str | None, typer.Option("--tag", metavar="NAME", help="The version with this tag.")] = None
+    tag: Annotated[str | None, typer.Option(metavar="NAME", help="The version with this tag.")] = None
 
     def __post_init__(self) -> None:
         if self.at is not None and self.tag is not None:
@@ -52,35 +49,34 @@ class VersionChoice:
 
 
 @dataclass(frozen=True)
+class SplitChoice(VersionChoice):
+    """A version, and one of its splits."""
+
+    split: Annotated[str | None, typer.Option(metavar="NAME", help="Split to read (default: all).")] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments by which the library takes them."""
+        return {"version": self.at, "tag": self.tag, "split": self.split}
+
+
+@dataclass(frozen=True)
 class StoreOptions:
     """Settings of stores that are not the environment's."""
+
+    PANEL: ClassVar[str] = "Store"
 
     storage_option: Annotated[
         list[str] | None,
         typer.Option(
-            "--storage-option",
             metavar="KEY=VALUE",
-            rich_help_panel=_STORE_PANEL,
             help="An option of the store's client, such as anon=true; may be repeated. docs/storage.md lists them.",
         ),
     ] = field(default=None, repr=False)
     endpoint_url: Annotated[
-        str | None,
-        typer.Option(
-            "--endpoint-url",
-            metavar="URL",
-            rich_help_panel=_STORE_PANEL,
-            help="Server of a store that is not the cloud's.",
-        ),
+        str | None, typer.Option(metavar="URL", help="Server of a store that is not the cloud's.")
     ] = None
     profile: Annotated[
-        str | None,
-        typer.Option(
-            "--profile",
-            metavar="NAME",
-            rich_help_panel=_STORE_PANEL,
-            help="Profile of ~/.aws/config with the credentials.",
-        ),
+        str | None, typer.Option(metavar="NAME", help="Profile of ~/.aws/config with the credentials.")
     ] = None
 
     def open(self, url: str) -> "Store":

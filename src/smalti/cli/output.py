@@ -53,6 +53,22 @@ def write_json(found: Any) -> None:
     write(_NOT_IN_JSON.sub(lambda each: f"\\u{ord(each[0]):04x}", text))
 
 
+def show(output: Output, found: Any, text: str | Callable[[], object]) -> None:
+    """Write what a command found: one JSON document, or text for people.
+
+    Args:
+        output: The options of the command.
+        found: The document, or a report of the library that makes it by `to_dict`.
+        text: The text, or a function that writes it.
+    """
+    if output.as_json:
+        write_json(found.to_dict() if hasattr(found, "to_dict") else found)
+    elif isinstance(text, str):
+        write(text)
+    else:
+        text()
+
+
 def write_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Write a line for each fact: its name, padded, and its value."""
     rows = [(printable(name), printable(str(value))) for name, value in facts]

@@ -1,13 +1,14 @@
 """The registration of commands: typed functions whose options may come in groups, with examples at the end of the help.
 
 A parameter whose annotation is a dataclass is a group of options that several commands share, such as `StoreOptions`:
-typer sees the fields of the dataclass in its place, and the function receives an instance.
+typer sees the fields of the dataclass in its place, and the function receives an instance. A group may have a `PANEL`,
+the heading of its options in the help.
 """
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
 import typer
@@ -84,28 +85,8 @@ def make_app(**settings: Any) -> typer.Typer:
     )
 
 
-@dataclass(frozen=True)
-class CommandSpec:
-    """A command as its module declares it."""
-
-    name: str
-    """With the name of its group before it, such as `cache ls`."""
-    function: Callable[..., Any]
-    panel: str | None
-    examples: Sequence[str]
-
-    def add_to(self, app: typer.Typer) -> None:
-        """Add the command to an app or group."""
-        app.command(
-            self.name.rpartition(" ")[2],
-            cls=Command,
-            help=_paragraphs(self.function.__doc__ or "", app),
-            epilog=_examples(self.examples, app),
-            rich_help_panel=self.panel,
-        )(_with_groups(self.function))
-
-
-_commands: list[CommandSpec] = []
+_commands: list[tuple[Callable[..., Any], dict[str, Any]]] = []
+"""Each command, and how it is added."""
 _groups: dict[str, tuple[str, str]] = {}
 """Text and panel of each group, by name."""
 
@@ -125,7 +106,7 @@ def command(
     """
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-        _commands.append(CommandSpec(name, function, panel, examples))
+        _commands.append((function, {"name": name, "panel": panel, "examples": examples}))
         return function
 
     return declare
@@ -142,8 +123,26 @@ def add_commands(app: typer.Typer) -> None:
     for name, (text, panel) in _groups.items():
         apps[name] = make_app(help=text)
         app.add_typer(apps[name], name=name, rich_help_panel=panel)
-    for each in _commands:
-        each.add_to(apps[each.name.rpartition(" ")[0]])
+    for function, options in _commands:
+        add_command(apps[options["name"].rpartition(" ")[0]], function, **options)
+
+
+def add_command(
+    app: typer.Typer, function: Callable[..., Any], *, name: str, panel: str | None, examples: Sequence[str]
+) -> None:
+    """Add a command to an app or group, as `command` declares it."""
+    # \b keeps the lines of a paragraph in plain help; rich keeps them by itself.
+    is_rich = app.rich_markup_mode == "rich"
+    epilog = "\n".join(["Examples:", *(f"  {line}" for line in examples)])
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(part.split()) for part in paragraphs)
+    app.command(
+        name.rpartition(" ")[2],
+        cls=Command,
+        help=text.replace("[", r"\[") if is_rich else text,
+        epilog=epilog.replace("[", r"\[") if is_rich else f"\b\n{epilog}",
+        rich_help_panel=panel,
+    )(_with_groups(function))
 
 
 def _without_bool(parameters: list[Any]) -> list[Any]:
@@ -152,21 +151,6 @@ def _without_bool(parameters: list[Any]) -> list[Any]:
         if getattr(each, "is_flag", False) and each.metavar is None:
             each.metavar = ""
     return parameters
-
-
-def _paragraphs(text: str, app: typer.Typer) -> str:
-    joined = "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
-    return _escape(joined) if app.rich_markup_mode == "rich" else joined
-
-
-def _examples(lines: Sequence[str], app: typer.Typer) -> str:
-    # \b keeps the lines of a paragraph in plain help; rich keeps them by itself.
-    text = "\n".join(["Examples:", *(f"  {line}" for line in lines)])
-    return _escape(text) if app.rich_markup_mode == "rich" else f"\b\n{text}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 def _with_groups(function: Callable[..., Any]) -> Callable[..., int]:
@@ -186,11 +170,10 @@ def _with_groups(function: Callable[..., Any]) -> Callable[..., int]:
     flat: list[inspect.Parameter] = []
     for name, each in parameters.items():
         if name in groups:
-            hints = get_type_hints(groups[name], include_extras=True)
-            flat += [_parameter(part, hints[part.name]) for part in fields(groups[name])]
+            flat += _parameters_of(groups[name])
         else:
             flat.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    options = {each.name: _option(each.annotation) for each in flat}
+    options = {each.name: _option(each) for each in flat}
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in flat}
     return run
@@ -210,14 +193,21 @@ def _check_numbers(given: dict[str, Any], options: dict[str, str]) -> None:
             )
 
 
-def _option(annotation: Any) -> str:
+def _option(parameter: inspect.Parameter) -> str:
     """Return the name of an option on the command line; empty for an argument."""
-    for each in getattr(annotation, "__metadata__", ()):
-        names = (getattr(each, "default", None), *(getattr(each, "param_decls", None) or ()))
-        return next((name for name in names if isinstance(name, str) and name.startswith("--")), "")
+    for each in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(each, typer.models.OptionInfo):
+            names = (each.default, *(each.param_decls or ()))
+            named = next((name for name in names if isinstance(name, str) and name.startswith("--")), None)
+            return named or f"--{parameter.name.replace('_', '-')}"
     return ""
 
 
-def _parameter(part: Field[Any], hint: Any) -> inspect.Parameter:
-    default = inspect.Parameter.empty if part.default is MISSING else part.default
-    return inspect.Parameter(part.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+def _parameters_of(kind: Any) -> Iterator[inspect.Parameter]:
+    """Yield the fields of a group of options, under the heading of the group if it has one."""
+    hints = get_type_hints(kind, include_extras=True)
+    for part in fields(kind):
+        for option in hints[part.name].__metadata__:
+            option.rich_help_panel = getattr(kind, "PANEL", None)
+        default = inspect.Parameter.empty if part.default is MISSING else part.default
+        yield inspect.Parameter(part.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[part.name])

@@ -1,44 +1,65 @@
 """`convert`: rows of any source as a version of a shard set, on all cores, without Spark.
 
-The steps are those of every table, in `smalti.writer.tables.versions`. Tasks run in processes of this machine.
+The columns of a source are planned as they will be stored, and its parts are put into groups, one for each task. Then
+the steps are those of every table, in `smalti.writer.tables.versions`. Tasks run in processes of this machine
+(`workers`).
 """
 
 import contextlib
 import dataclasses
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import Any
 
+import pyarrow as pa
+
 from smalti.catalog import Manifest
+from smalti.catalog.header import Header
 from smalti.catalog.publishing import Mode
 from smalti.catalog.table.shard_table import written_keys
 from smalti.conversion.files import check_target
-from smalti.conversion.job import (
-    UPLOADS,
-    Group,
-    Job,
-    JoinShards,
-    WriteGroup,
-    check_classes,
-    check_unchanged,
-    left_out_of,
-    memory_errors,
-    plan_job,
-)
 from smalti.conversion.registry import Format, open_source
-from smalti.conversion.source import Source, SourceOptions
-from smalti.conversion.workers import Workers, WorkerTask
-from smalti.errors import StoreError
+from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourceOptions, SourcePart, as_json, changed
+from smalti.conversion.workers import Report, WorkerTask, run_tasks
+from smalti.errors import SchemaError, SmaltiError, StoreError
 from smalti.format.sizes import parse_byte_count
 from smalti.redaction import redact_address
+from smalti.sources.listing import LeftOut
 from smalti.storage import Place, Store, open_store
 from smalti.writer.tables.attempts import Answers, Attempt
-from smalti.writer.tables.packing import collect_parts, delete_all
-from smalti.writer.tables.plan import WriteOptions, WritePlan, check_append, require
+from smalti.writer.tables.packing import collect_parts, delete_all, join_rows
+from smalti.writer.tables.plain import plain_batch
+from smalti.writer.tables.plan import (
+    NUM_TRIAL_ROWS,
+    ORIGIN,
+    InputRows,
+    OutputColumns,
+    Words,
+    WriteOptions,
+    WritePlan,
+    check_append,
+    no_output,
+    no_rows,
+    plan_rows,
+    require,
+)
+from smalti.writer.tables.task import write_shards
 from smalti.writer.tables.transform import Transform, TransformFunction
+from smalti.writer.tables.types import kinds_of
 from smalti.writer.tables.versions import begun, derive_write_id, identify, options_in_id, publish_shards
+from smalti.writer.uploader import UploadOptions
+
+_NUM_GROUPS = 32
+"""Groups of a source of middle size; it does not depend on the machine, so that equal rows give equal shards."""
+_MIN_GROUP_BYTES, _MAX_GROUP_BYTES = 8 << 20, 64 << 20
+_UPLOADS = UploadOptions(max_workers=2, hash_rows=True)
+"""Two shards are sealed and uploaded beside the one that is filled: the memory of a process is bounded by three."""
+
+_SHOWN_CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -162,170 +183,290 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         lineage=lineage,
         metadata=metadata,
     )
-    count = _count_processes(processes)
-    reading = _source_options(options, source_storage_options, settings, part_bytes)
+    require("processes", "1 or more", processes, met=processes is None or (type(processes) is int and processes >= 1))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    require("settings", "a mapping", settings, met=settings is None or isinstance(settings, Mapping))
+    read: tuple[str, ...] | None = None  # all columns, of which a transform may need others than are stored
+    if columns is not None and transform is None:
+        read = tuple(dict.fromkeys([*columns, *([partition_by] if partition_by else [])]))
+    size = None if part_bytes is None else parse_byte_count(part_bytes, what="`part_bytes`")
+    reading = SourceOptions(read, source_storage_options, size, dict(settings or {}))
     store = open_store(to, storage_options)
     with memory_errors(redact_address(str(getattr(source, "url", source)))[:200]):
         opened = open_source(source, format, reading)
     if isinstance(source, str | PathLike | Store):
         check_target(source if isinstance(source, Store) else str(source), source_storage_options, store)
-    left_out_of(opened).warn(opened.url)
+    _left_out_of(opened).warn(opened.url)
     with memory_errors(opened.url):
-        job = plan_job(opened, options, reading.settings, reading.part_bytes)
-    return _publish_job(job, store, count, on_progress)
+        job = _plan_job(opened, options, reading.settings, reading.part_bytes)
+    return _publish_job(job, store, processes or cores, on_progress)
 
 
-def _source_options(
-    options: WriteOptions,
-    storage_options: Mapping[str, Any] | None,
-    settings: Mapping[str, Any] | None,
-    part_bytes: int | str | None,
-) -> SourceOptions:
-    """Return how the source is read: only the columns that are stored, unless a transform needs others."""
-    require("settings", "a mapping", settings, met=settings is None or isinstance(settings, Mapping))
-    chosen: tuple[str, ...] | None = None
-    if options.columns is not None and options.transform is None:
-        extra = [options.partition_by] if options.partition_by else []
-        chosen = tuple(dict.fromkeys([*options.columns, *extra]))
-    size = None if part_bytes is None else parse_byte_count(part_bytes, what="`part_bytes`")
-    return SourceOptions(chosen, storage_options, size, dict(settings or {}))
+@contextlib.contextmanager
+def memory_errors(where: str) -> Iterator[None]:
+    """Raise an error that says what to do where this process gets less memory than it asks for.
 
-
-def _count_processes(asked: int | None) -> int:
-    """Return the number of processes: as asked, or one for each core that this process may use.
+    Arrow's error of missing memory is one of its others, too, so that sources may take it for damage.
 
     Raises:
-        ValueError: It is less than 1.
+        SmaltiError: Memory was missing; `where` names what was read.
     """
-    require("processes", "1 or more", asked, met=asked is None or (type(asked) is int and asked >= 1))
-    if asked is not None:
-        return asked
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, MemoryError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        reason = f" ({cause})" if str(cause) else ""
+        raise SmaltiError(
+            f"{where}: it takes more memory than this process may use{reason}. Use fewer `processes`, or write smaller "
+            "files or row groups; if the files are small, they are damaged: fetch them again"
+        ) from error
 
 
-def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress | None) -> Manifest:
+@dataclass(frozen=True)
+class Group:
+    """Neighbouring parts of a source; called, the task that writes their rows as shards."""
+
+    parts: tuple[SourcePart, ...]
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        first, last = self.parts[0].name, self.parts[-1].name
+        return first if len(self.parts) == 1 else f"{first} to {last}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Stored bytes of all parts."""
+        return sum(part.num_bytes for part in self.parts)
+
+    def __call__(self, plan: WritePlan, attempt: Attempt, report: Report) -> dict[str, Any]:
+        """Write the shards, and return the answer of the task.
+
+        Raises:
+            SmaltiError: The group cannot be read, or a value cannot be stored; the message names the group.
+        """
+        rows = self.rows(plan.input.names, report, with_origins=plan.input.transform is None)
+        where = plan.input.where(attempt)
+        try:
+            with memory_errors(f"{where} ({self.name})"):
+                return write_shards(plan, rows, attempt)
+        except SchemaError as error:
+            rest = error.message.removeprefix(where)
+            raise SchemaError(f"{where} ({self.name}){rest}", **error.facts) from error
+
+    def rows(self, names: Sequence[str], report: Report, *, with_origins: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all parts with these columns, in Arrow's plain types.
+
+        With `with_origins`, rows from parts that know the file of each have a last column `ORIGIN` with its name.
+        """
+        count = 0
+        for part in self.parts:
+            origin = getattr(part, "origin", None) if with_origins else None
+            place = 0
+            for batch in part.batches():
+                try:
+                    plain = plain_batch(batch.select(list(names)))
+                except SchemaError as error:
+                    raise SchemaError(f"{part.name}: {error.message}", **error.facts) from error
+                if origin is not None:
+                    paths = [origin(row) for row in range(place, place + batch.num_rows)]
+                    plain = plain.append_column(ORIGIN, pa.array(paths, pa.string()))
+                yield plain
+                place += batch.num_rows
+                count += batch.num_rows
+                report(count)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A planned conversion."""
+
+    source: Source
+    rows: InputRows
+    output: OutputColumns
+    groups: tuple[Group, ...]
+    options: WriteOptions
+    facts: Mapping[str, Any]
+    """Facts about the source (JSON)."""
+    is_exact: bool
+    """True if `facts` identify the rows."""
+    lineage: Mapping[str, Any]
+    """The facts, with the files of the source that are not read, for the manifest."""
+
+
+def _plan_job(source: Source, options: WriteOptions, settings: Mapping[str, Any], part_bytes: int | None) -> _Job:
+    """Return the plan of a conversion; reads no row, except that a transform runs on the first ones.
+
+    Raises:
+        SchemaError: A column cannot be stored as requested.
+    """
+    schema = source.schema()
+    options = dataclasses.replace(options, metadata={**_classes(schema, options), **(options.metadata or {})})
+    rows, output = plan_rows(
+        kinds_of(schema),
+        options,
+        columns=_requested(schema, options),
+        words=Words("the source", "part"),
+    )
+    groups = tuple(group_parts(source.parts(), part_bytes))
+    if output.needs_first_rows:
+        output = _learned(rows, output, groups)
+    identity = source.identity()
+    known = identity if isinstance(identity, Mapping) else {} if identity is None else {"identity": identity}
+    facts = {"url": source.url, **known, **({"settings": as_json(settings)} if settings else {})}
+    left_out = _left_out_of(source)
+    recorded = {**facts, "left_out": left_out.to_dict()} if left_out.counts else facts
+    exact = identity is not None
+    return _Job(source, rows, output, groups, options, {"sources": [facts]}, exact, {"sources": [recorded]})
+
+
+def _classes(schema: pa.Schema, options: WriteOptions) -> Mapping[str, Any]:
+    """Return the names of classes for the manifest, if one of the stored columns holds the source's class numbers.
+
+    A transform may have given the classes other numbers: what it returns has no names, unless the caller gives them.
+    """
+    if options.transform is not None:
+        return {}
+    stored = [field for field in schema if options.columns is None or field.name in options.columns]
+    named = [field.metadata[CLASS_NAMES] for field in stored if CLASS_NAMES in (field.metadata or {})]
+    return {"classes": json.loads(named[0])} if len(named) == 1 else {}
+
+
+def _check_classes(parent: Header | None, job: _Job) -> None:
+    """Return only if the class numbers of a source mean the same classes as those of the version that is appended to.
+
+    Raises:
+        SchemaError: They mean others.
+    """
+    before = [] if parent is None else list(parent.metadata.get("classes") or ())
+    names = _classes(job.source.schema(), job.options).get("classes")
+    are_callers = (job.options.metadata or {}).get("classes") != names
+    if before and names and not are_callers and names[: len(before)] != before:
+        raise SchemaError(
+            f"cannot append to the set: its classes are {_shown(before)}, and those of {job.source.url} are "
+            f"{_shown(names)}, so that the same number would mean two classes. Convert all of it again with "
+            'mode="overwrite"; or change the numbers with a `transform`, and give the `columns` of the set, and '
+            'metadata={"classes": [...]}'
+        )
+
+
+def _shown(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names[:_SHOWN_CLASSES])) + (" and others" if len(names) > _SHOWN_CLASSES else "")
+
+
+def _requested(schema: pa.Schema, options: WriteOptions) -> Mapping[str, str | None] | None:
+    """Return the caller's `columns`, with the encodings that the source names for those without one."""
+    if options.transform is not None:
+        return options.columns
+    named = {field.name: field.metadata[ENCODING].decode() for field in schema if ENCODING in (field.metadata or {})}
+    if not named:
+        return options.columns
+    chosen = options.columns if options.columns is not None else dict.fromkeys(schema.names)
+    return {name: encoding or named.get(name) for name, encoding in chosen.items()}
+
+
+def _learned(rows: InputRows, output: OutputColumns, groups: Sequence[Group]) -> OutputColumns:
+    """Return the columns that are stored of what the transform makes of the first rows."""
+    batches = (batch for group in groups for batch in group.rows(rows.names, lambda _: None) if batch.num_rows)
+    trial = next(batches, None)
+    if trial is None:
+        raise no_rows(rows.words)
+    trial = trial.slice(0, NUM_TRIAL_ROWS)
+    schema = rows.first_transformed(iter([trial]))
+    if schema is None:
+        raise no_output(trial.num_rows)
+    return output.of_transformed(schema)
+
+
+def group_parts(parts: Sequence[SourcePart], part_bytes: int | None) -> Iterator[Group]:
+    """Yield neighbouring parts in groups of about `part_bytes`; parts of unknown size stay alone. Pure.
+
+    The groups depend on the parts alone, so that the same source gives the same shards on every machine.
+    """
+    require("part_bytes", "1 or more bytes", part_bytes, met=part_bytes is None or part_bytes >= 1)
+    total = sum(part.num_bytes for part in parts)
+    limit = part_bytes or min(max(total // _NUM_GROUPS, _MIN_GROUP_BYTES), _MAX_GROUP_BYTES)
+    chosen: list[SourcePart] = []
+    num_bytes = 0
+    for part in parts:
+        if chosen and (not part.num_bytes or not num_bytes or num_bytes + part.num_bytes > limit):
+            yield Group(tuple(chosen))
+            chosen, num_bytes = [], 0
+        chosen.append(part)
+        num_bytes += part.num_bytes
+    if chosen:
+        yield Group(tuple(chosen))
+
+
+def _left_out_of(source: Source) -> LeftOut:
+    """Return the files that a source leaves out; none for a source without this attribute."""
+    left_out = getattr(source, "left_out", None)
+    return left_out if isinstance(left_out, LeftOut) else LeftOut()
+
+
+def _publish_job(job: _Job, store: Store, processes: int, on_progress: OnProgress | None) -> Manifest:
     chosen = options_in_id(job.options)
     derived = derive_write_id(job.facts, chosen) if chosen is not None and job.is_exact else None
     write = identify(store, job.options, job.lineage, derived)
     if write.published is not None:
         return write.published
     check_append(write.parent, job.output.schema, job.output.logical)
-    check_classes(write.parent, job)
-    runner = _Runner(processes, on_progress)
+    _check_classes(write.parent, job)
+    lost: list[Attempt] = []
     with begun(store, write) as watch:
-        plan = WritePlan(store, write.write_id, job.options.shard_options, job.rows, job.output, UPLOADS, watch.disk)
-        answers = runner.write(plan, job.groups)
-        try:
-            check_unchanged(job)
-        except BaseException:
-            _remove_shards(store, answers)
-            _remove_attempts(plan, runner.lost)
-            raise
-        published = publish_shards(plan, write, job.options, answers, runner.join, watch)
-    _remove_attempts(plan, runner.lost)
-    return published.manifest
+        plan = WritePlan(store, write.write_id, job.options.shard_options, job.rows, job.output, _UPLOADS, watch.disk)
 
-
-class _Runner:
-    """Runs the tasks of a conversion: in processes, or in this one if a single process is asked for or needed."""
-
-    def __init__(self, processes: int, on_progress: OnProgress | None = None) -> None:
-        """Create the runner; the first tasks start processes."""
-        self._processes = processes
-        self._on_progress = on_progress
-        self.lost: list[Attempt] = []
-        """Attempts that died, and may have left shards."""
-
-    def write(self, plan: WritePlan, groups: Sequence[Group]) -> Answers:
-        """Write groups as shards, and return one answer for each, in order; blocks until all are in the store.
-
-        If one fails, the shards of the others are removed.
-
-        Raises:
-            SmaltiError: What a task raised, or its processes died.
-        """
-        tasks = [
-            WorkerTask(number, f"{plan.input.words.part} {number} ({group.name})", WriteGroup(group), group.num_bytes)
-            for number, group in enumerate(groups)
-        ]
-        answers: Answers = []
-        progress = _ProgressCount(tasks, self._on_progress)
-
-        def done(task: WorkerTask, answer: dict[str, Any]) -> None:
-            answers.append((task.attempts[-1], answer))
-            progress.add(task)
+        def join_many(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
+            tasks = [
+                WorkerTask(place, f"joined shard {place}", partial(_join_shards, (place, shards)))
+                for place, shards in rows
+            ]
+            joined: Answers = []
+            run_tasks(plan, tasks, processes, joined, lost, lambda: None)
+            return joined
 
         try:
-            self._run(plan, tasks, done, progress.show)
-        except BaseException:
-            _remove_shards(plan.store, answers)
-            raise
-        return sorted(answers, key=lambda item: item[0].task)
-
-    def join(self, plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
-        """Join small shards, each row in a task of its own."""
-        tasks = [WorkerTask(place, f"joined shard {place}", JoinShards(((place, shards),))) for place, shards in rows]
-        answers: Answers = []
-        self._run(plan, tasks, lambda task, answer: answers.append((task.attempts[-1], answer)), lambda _: None)
-        return answers
-
-    def _run(
-        self,
-        plan: WritePlan,
-        tasks: list[WorkerTask],
-        on_done: Callable[[WorkerTask, dict[str, Any]], None],
-        on_rows: Callable[[WorkerTask], None],
-    ) -> None:
-        if self._processes == 1 or len(tasks) <= 1:
-            for task in tasks:
-                on_done(task, _run_here(plan, task, on_rows))
-            return
-        workers = Workers(plan, min(self._processes, len(tasks)))
-        try:
-            with workers:
-                workers.run(tasks, on_done, on_rows)
-        except BaseException:
-            _remove_attempts(plan, [*self.lost, *workers.lost])
-            raise
-        self.lost += workers.lost
+            answers = _write_groups(plan, job, processes, on_progress, lost)
+            return publish_shards(plan, write, job.options, answers, join_many, watch).manifest
+        finally:
+            _remove_attempts(plan, lost)
 
 
-def _run_here(plan: WritePlan, task: WorkerTask, on_rows: Callable[[WorkerTask], None]) -> dict[str, Any]:
-    def report(rows: int) -> None:
-        task.rows = rows
-        on_rows(task)
+def _write_groups(
+    plan: WritePlan, job: _Job, processes: int, on_progress: OnProgress | None, lost: list[Attempt]
+) -> Answers:
+    """Write the groups of a job as shards, and return one answer for each, in order, when all are in the store.
 
-    attempt = Attempt.new(task.number)
-    task.attempts.append(attempt)
-    return task.work(plan, attempt, report)
+    If one fails, the shards of the others are removed; `lost` receives the attempts that may have left some.
 
+    Raises:
+        SmaltiError: What a task raised, or its processes died; or the source changed meanwhile.
+    """
+    tasks = [
+        WorkerTask(number, f"{plan.input.words.part} {number} ({group.name})", group, group.num_bytes)
+        for number, group in enumerate(job.groups)
+    ]
+    total = sum(task.num_bytes for task in tasks)
+    answers: Answers = []
 
-class _ProgressCount:
-    """Counts what tasks have read, and calls the caller's function."""
+    def show() -> None:
+        if on_progress is not None:
+            rows = sum(task.rows for task in tasks)
+            num_bytes = sum(tasks[attempt.task].num_bytes for attempt, _ in answers)
+            on_progress(ConversionProgress(len(answers), len(tasks), rows, num_bytes, total))
 
-    def __init__(self, tasks: Sequence[WorkerTask], on_progress: OnProgress | None) -> None:
-        self._tasks = tasks
-        self._on_progress = on_progress
-        self._done = self._num_bytes = 0
-        self._total = sum(task.num_bytes for task in tasks)
-
-    def add(self, task: WorkerTask) -> None:
-        """Count a task that is done."""
-        self._done += 1
-        self._num_bytes += task.num_bytes
-        self.show(task)
-
-    def show(self, task: WorkerTask) -> None:  # noqa: ARG002  one signature for all calls
-        """Report the state."""
-        if self._on_progress is not None:
-            rows = sum(task.rows for task in self._tasks)
-            self._on_progress(ConversionProgress(self._done, len(self._tasks), rows, self._num_bytes, self._total))
-
-
-def _remove_shards(store: Store, answers: Answers) -> None:
-    """Delete the shards that these answers name. Best effort."""
-    parts = collect_parts(answers)
-    delete_all(store, [name for part in parts for name in written_keys(part.shards())])
+    try:
+        run_tasks(plan, tasks, processes, answers, lost, show)
+        _check_unchanged(job)
+    except BaseException:
+        written = [name for part in collect_parts(answers) for name in written_keys(part.shards())]
+        delete_all(plan.store, written)  # best effort
+        raise
+    return sorted(answers, key=lambda item: item[0].task)
 
 
 def _remove_attempts(plan: WritePlan, attempts: Sequence[Attempt]) -> None:
@@ -337,3 +478,23 @@ def _remove_attempts(plan: WritePlan, attempts: Sequence[Attempt]) -> None:
     with contextlib.suppress(StoreError):
         keys = [item.key for item in plan.store.list(place)]
         delete_all(plan.store, [key for key in keys if any(folder in key for folder in folders)])
+
+
+def _join_shards(row: tuple[int, str], plan: WritePlan, attempt: Attempt, report: Report) -> dict[str, Any]:  # noqa: ARG001
+    """Join small shards of neighbouring groups, which is a task, and return its answer."""
+    return join_rows(plan, (row,), attempt)
+
+
+def _check_unchanged(job: _Job) -> None:
+    """Return only if the source still has the rows that were planned.
+
+    Raises:
+        SmaltiError: It changed.
+    """
+    if not job.is_exact:
+        return
+    before = job.facts["sources"][0]
+    now = job.source.identity()
+    known = now if isinstance(now, Mapping) else {"identity": now}
+    if any(before.get(name) != value for name, value in known.items()):
+        raise changed(job.source.url)

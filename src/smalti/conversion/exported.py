@@ -7,6 +7,7 @@ files, and the names of the files say how many there were.
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -86,8 +87,16 @@ def exported_files(
     sizes = {entry["name"]: entry["bytes"] for entry in export["files"]}
     present = {file.key: file for file in files}
     if is_all:
-        present |= _hidden(store, [name for name in sizes if name not in present])
-        _require_all(store, [name for name in sizes if name not in present], len(sizes))
+        for name in [name for name in sizes if name not in present and _is_unlisted(name)]:
+            with suppress(StoreNotFound):
+                present[name] = replace(store.info(name), key=name)
+        if missing := [name for name in sizes if name not in present]:
+            raise StoreNotFound(
+                f"{store.url}: {len(missing)} of the {len(sizes)} files of this export are missing, such as "
+                f"{missing[0]}; copy them again, or give a pattern such as 'part-*' to read only those that are there",
+                url=store.url,
+                key=missing[0],
+            )
     for name, size in sizes.items():
         if name in present and present[name].num_bytes != size:
             raise ChecksumMismatch(
@@ -95,42 +104,21 @@ def exported_files(
                 "it again",
                 key=name,
             )
-    return _without_others(store, present, sizes) if is_all else tuple(files)
-
-
-def _hidden(store: Store, names: Sequence[str]) -> dict[str, ObjectInfo]:
-    """Return those of these files that exist; listings leave out names that begin with `_` or `.`, as splits may."""
-    found = {}
-    for name in names:
-        if any(part.startswith(("_", ".")) for part in name.split("/")):
-            try:
-                found[name] = replace(store.info(name), key=name)
-            except StoreNotFound:
-                continue
-    return found
-
-
-def _require_all(store: Store, missing: Sequence[str], number: int) -> None:
-    if missing:
-        raise StoreNotFound(
-            f"{store.url}: {len(missing)} of the {number} files of this export are missing, such as {missing[0]}; copy "
-            "them again, or give a pattern such as 'part-*' to read only those that are there",
-            url=store.url,
-            key=missing[0],
-        )
-
-
-def _without_others(
-    store: Store, present: Mapping[str, ObjectInfo], sizes: Mapping[str, int]
-) -> tuple[ObjectInfo, ...]:
+    if not is_all:
+        return tuple(files)
     endings = {name.rpartition(".")[2] for name in sizes}
-    others = [key for key in present if key not in sizes and key.rpartition(".")[2] in endings]
+    others = {key for key in present if key not in sizes and key.rpartition(".")[2] in endings}
     if others:
         _log.warning(
             "%s: %d files are not of this export by its %s and were left out, such as %s",
-            store.url, len(others), RECORD, others[0],
+            store.url, len(others), RECORD, next(key for key in present if key in others),
         )  # fmt: skip
-    return tuple(present[key] for key in sorted(present) if key not in set(others))
+    return tuple(present[key] for key in sorted(present) if key not in others)
+
+
+def _is_unlisted(name: str) -> bool:
+    """Return whether listings leave this file out: a name in it begins with `_` or `.`, as names of splits may."""
+    return any(part.startswith(("_", ".")) for part in name.split("/"))
 
 
 def check_numbers(keys: Iterable[str], locate: Callable[[str], str]) -> None:

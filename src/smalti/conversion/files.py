@@ -59,12 +59,6 @@ class _PatternState(dict[str, "_PatternState"]):
         self.is_match = 2 * len(pieces) in places
         """True if the characters so far match the pattern."""
 
-    @classmethod
-    def first(cls, pattern: str) -> "_PatternState":
-        """Return the state before the first character of a key."""
-        pieces = re.findall(r"\*\*/|\*\*|.", pattern, re.DOTALL)
-        return cls(pieces, _with_empty(pieces, {0}), {})
-
     def __missing__(self, char: str) -> "_PatternState":
         places = _with_empty(self._pieces, {after for place in self._places for after in self._after(place, char)})
         state = self._states.setdefault(places, _PatternState(self._pieces, places, self._states))
@@ -111,7 +105,8 @@ class Pattern:
 
     def predicate(self) -> Callable[[str], bool]:
         """Return the function that says whether a key matches; it takes time that is linear in the key's length."""
-        first = _PatternState.first(self.text)
+        pieces = re.findall(r"\*\*/|\*\*|.", self.text, re.DOTALL)
+        first = _PatternState(pieces, _with_empty(pieces, {0}), {})
 
         def matches(key: str) -> bool:
             state = first
@@ -193,17 +188,6 @@ class SourceFiles:
         return {"files": len(self.files), "num_bytes": self.num_bytes, "digest": digest.hexdigest()}
 
 
-@dataclass(frozen=True)
-class _Located:
-    """The store and the pattern of the files of a source."""
-
-    store: Store
-    pattern: Pattern
-    shown: str
-    key: str | None = None
-    """Key of the file, if the source is a single one."""
-
-
 def list_files(place: Place, storage_options: Mapping[str, Any] | None = None) -> SourceFiles:
     """Return the files at a place: of a file itself, of a folder and all below it, or of a pattern with `*`, `**`, `?`.
 
@@ -215,18 +199,17 @@ def list_files(place: Place, storage_options: Mapping[str, Any] | None = None) -
         FormatError: It is an export by Smalti that is not complete, or a file of it has another size.
         StoreError: The store cannot be listed.
     """
-    located = _locate(place, storage_options)
-    files, left_out = _list(located.store, located.pattern)
+    store, pattern, shown = _locate(place, storage_options)
+    files, left_out = _list(store, pattern)
     if not files:
         without = f"; left out: {left_out}" if left_out.counts else ""
         raise StoreNotFound(
-            f"{located.shown}: there are no files; expected a file, a folder of files or a pattern{without}",
-            url=located.shown,
+            f"{shown}: there are no files; expected a file, a folder of files or a pattern{without}", url=shown
         )
-    export = read_export(located.store)
-    chosen = exported_files(located.store, files, export, is_all=not located.pattern)
+    export = read_export(store)
+    chosen = exported_files(store, files, export, is_all=not pattern)
     is_wanted = None if export is None else frozenset(file.key for file in chosen).__contains__
-    return SourceFiles(located.store, chosen, located.shown, located.pattern, export, left_out, is_wanted)
+    return SourceFiles(store, chosen, shown, pattern, export, left_out, is_wanted)
 
 
 def check_target(place: Place, storage_options: Mapping[str, Any] | None, target: Store) -> None:
@@ -235,27 +218,24 @@ def check_target(place: Place, storage_options: Mapping[str, Any] | None, target
     Raises:
         CatalogError: The source and the set are one place, or one lies inside the other.
     """
-    located = _locate(place, storage_options)
-    source = located.store if located.key is None else located.store.child(located.key)
-    if relation_of(source, target) == INSIDE and located.pattern and not _matches_set(located, target):
-        return
-    check_apart(source, target, advice=f"choose another place, such as a folder beside {located.shown}")
+    store, pattern, shown = _locate(place, storage_options)
+    source = store.child(pattern.text) if pattern.is_key else store
+    if pattern and relation_of(source, target) == INSIDE:
+        inside, inner = store.local_path("any"), target.local_path("any")
+        base, below = store.url, target.url
+        if inside is not None and inner is not None:
+            base, below = os.path.realpath(inside.parent), os.path.realpath(inner.parent)
+        prefix = below[len(base.rstrip("/")) + 1 :]
+        matches = pattern.predicate()
+        if not any(matches(f"{prefix}/{key}") for key in ("index.json", "0/0/shard.00000.mds")):
+            return
+    check_apart(source, target, advice=f"choose another place, such as a folder beside {shown}")
 
 
-def _matches_set(located: _Located, target: Store) -> bool:
-    """Return whether the pattern of a source matches files of a set that lies below the folder of the pattern."""
-    inside, place = located.store.local_path("any"), target.local_path("any")
-    base, below = located.store.url, target.url
-    if inside is not None and place is not None:
-        base, below = os.path.realpath(inside.parent), os.path.realpath(place.parent)
-    prefix = below[len(base.rstrip("/")) + 1 :]
-    matches = located.pattern.predicate()
-    return any(matches(f"{prefix}/{key}") for key in ("index.json", "0/0/shard.00000.mds"))
-
-
-def _locate(place: Place, storage_options: Mapping[str, Any] | None) -> _Located:
+def _locate(place: Place, storage_options: Mapping[str, Any] | None) -> tuple[Store, Pattern, str]:
+    """Return the store and the pattern of the files of a source, and its address for messages."""
     if isinstance(place, Store):
-        return _Located(place, Pattern(), redact_address(place.url))
+        return place, Pattern(), redact_address(place.url)
     text = str(place)
     if not text or "\0" in text:
         raise StoreError(f"the place of the source is {text!r}: expected a path, a URL or a pattern", url=text)
@@ -269,15 +249,15 @@ def _locate(place: Place, storage_options: Mapping[str, Any] | None) -> _Located
     shown = printable(redact_address(text))
     folder, _, name = text.rpartition("/")
     if is_local and _is_file(text):
-        return _Located(open_store(folder or "/"), Pattern(name, is_key=True), shown, name)
+        return open_store(folder or "/"), Pattern(name, is_key=True), shown
     if _WILDCARD.search(text) and not (is_local and os.path.lexists(text)):
         base = _WILDCARD.split(text, maxsplit=1)[0].rpartition("/")[0]
-        return _Located(open_store(base or "/", storage_options), Pattern(text[len(base) :].lstrip("/")), shown)
+        return open_store(base or "/", storage_options), Pattern(text[len(base) :].lstrip("/")), shown
     if not is_local and "." in name and not folder.endswith((":/", ":")):
         above_store = open_store(folder, storage_options)
         if above_store.exists(name):
-            return _Located(above_store, Pattern(name, is_key=True), shown, name)
-    return _Located(open_store(text, storage_options), Pattern(), shown)
+            return above_store, Pattern(name, is_key=True), shown
+    return open_store(text, storage_options), Pattern(), shown
 
 
 def _is_file(path: str) -> bool:

@@ -11,7 +11,6 @@ recognised by endings and has rows, and a module in `sources/` with two function
 """
 
 import importlib
-import itertools
 from typing import Any, Literal, cast, get_args
 
 from smalti.conversion.files import list_files
@@ -58,21 +57,26 @@ def open_source(place: Any, format: str | None = None, options: SourceOptions | 
         return cast("Source", _module(format).open_source(place, options))
     names: list[str] = []
     left_out = ""
-    if isinstance(place, Store | str) or hasattr(place, "__fspath__"):
+    is_place = isinstance(place, Store | str) or hasattr(place, "__fspath__")
+    if is_place:
         found = list_files(place, options.storage_options)
-        names = list(itertools.islice(found.names(), _MAX_NAMES))
+        names = [file.key for file in found.files[:_MAX_NAMES]]
         left_out = f" (left out: {found.left_out})" if found.left_out.counts else ""
-    data = [name for name in names if any(_module(each).recognises(place, [name]) for each in _BY_NAMES)]
-    matching = [each for each in FORMATS if _module(each).recognises(place, data if each in _BY_NAMES else names)]
-    found_kinds = [each for each in _BY_NAMES if any(_module(each).recognises(place, [name]) for name in data)]
-    if len(found_kinds) > 1 and matching and matching[0] in _TABULAR:
+
+    def is_of(format: str, names: list[str]) -> bool:
+        return bool(_module(format).recognises(place, names))
+
+    data = [name for name in names if any(is_of(each, [name]) for each in _BY_NAMES)]
+    matching = next((each for each in FORMATS if is_of(each, data if each in _BY_NAMES else names)), None)
+    found_kinds = [each for each in _BY_NAMES if any(is_of(each, [name]) for name in data)]
+    if len(found_kinds) > 1 and matching in _TABULAR:
         raise SmaltiError(
             f"{redact_address(str(place))[:200]}: there are files of several formats, and rows of the others would be "
             f"left out; name one: format={' or '.join(map(repr, found_kinds))}, or a pattern of files"
         )
-    if matching:
-        return cast("Source", _module(matching[0]).open_source(place, options))
-    if not isinstance(place, Store | str) and not hasattr(place, "__fspath__"):
+    if matching is not None:
+        return cast("Source", _module(matching).open_source(place, options))
+    if not is_place:
         raise ArgumentTypeError(
             "`source`: expected a path, a URL, a pattern of files, a store or a dataset of the package datasets, found "
             f"{type(place).__name__}; several files are given by a pattern"

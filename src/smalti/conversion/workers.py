@@ -3,7 +3,7 @@
 Intended behaviour; anything else is a bug:
 1. Every task is answered once, or an error is raised that names it.
 2. A process that dies is replaced and its task repeated, up to `MAX_ATTEMPTS` times.
-3. No process outlives the `with` block, nor the process that started it.
+3. No process outlives `run_tasks`, nor the process that started it.
 4. Every wait ends: a process that gives no sign for `STALL_SECONDS` is an error.
 
 A process runs `main`. It is started as `python -c`, not by `multiprocessing`: the program that converts is not imported
@@ -18,19 +18,17 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.job import Report
 from smalti.errors import MissingDependency, SmaltiError
 from smalti.process import end_with_parent
-from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.plan import WritePlan
 
 MAX_ATTEMPTS = 3
@@ -43,6 +41,8 @@ _DONE, _FAILED, _ROWS = "done", "failed", "rows"
 _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; from smalti.conversion.workers import main; main({descriptor}, {parent})"
 )
+Report = Callable[[int], None]
+"""Receives the number of rows that a task has read so far."""
 Work = Callable[[WritePlan, Attempt, Report], dict[str, Any]]
 
 
@@ -61,9 +61,52 @@ class WorkerTask:
     rows: int = 0
     """Rows that the last attempt has read."""
 
+    def begin(self) -> Attempt:
+        """Return a new attempt."""
+        self.attempts.append(Attempt.new(self.number))
+        self.rows = 0
+        return self.attempts[-1]
 
-OnDone = Callable[[WorkerTask, dict[str, Any]], None]
-OnRows = Callable[[WorkerTask], None]
+
+def run_tasks(
+    plan: WritePlan,
+    tasks: Sequence[WorkerTask],
+    processes: int,
+    answers: Answers,
+    lost: list[Attempt],
+    on_change: Callable[[], None],
+) -> None:
+    """Run tasks in up to `processes` processes, or in this one if a single one is asked for or needed; blocks.
+
+    Args:
+        plan: The plan of all tasks.
+        tasks: What to do.
+        processes: Processes, at most.
+        answers: Receives the answer of each task, as they come.
+        lost: Receives the attempts whose processes died, or were ended before their answers were read; no answer
+            names what they stored.
+        on_change: Called when a task has read rows, and when it is done.
+
+    Raises:
+        SmaltiError: What a task raised; or its processes died, or gave no sign for too long; or the plan's transform
+            cannot be sent to another process.
+    """
+    if processes > 1 and len(tasks) > 1:
+        workers = _Workers(plan, min(processes, len(tasks)), answers, lost, on_change)
+        try:
+            workers.run(tasks)
+        finally:
+            workers.end()
+        return
+    for task in tasks:
+
+        def report(rows: int, task: WorkerTask = task) -> None:
+            task.rows = rows
+            on_change()
+
+        attempt = task.begin()
+        answers.append((attempt, task.work(plan, attempt, report)))
+        on_change()
 
 
 class _Worker:
@@ -80,69 +123,58 @@ class _Worker:
             theirs.close()
         self.task: WorkerTask | None = None
         self.last_sign = time.monotonic()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is seen when it is waited for
-            self.connection.send_bytes(plan)
+        self._send(plan)
 
     def give(self, task: WorkerTask) -> None:
         """Send a task."""
-        attempt = Attempt.new(task.number)
-        task.attempts.append(attempt)
-        task.rows = 0
         self.task, self.last_sign = task, time.monotonic()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.send_bytes(pickle.dumps((task.work, attempt)))
+        self._send(pickle.dumps((task.work, task.begin())))
+
+    def _send(self, message: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is seen when it is waited for
+            self.connection.send_bytes(message)
 
 
-class Workers:
-    """Up to `count` processes that run tasks by one plan; used by one thread, in a `with` block."""
+class _Workers:
+    """Up to `count` processes that run tasks by one plan; used by one thread."""
 
-    def __init__(self, plan: WritePlan, count: int) -> None:
-        """Create the processes' plan; the first tasks start the processes.
-
-        Raises:
-            SmaltiError: The plan's transform cannot be sent to another process.
-        """
+    def __init__(
+        self, plan: WritePlan, count: int, answers: Answers, lost: list[Attempt], on_change: Callable[[], None]
+    ) -> None:
         self._plan = _dumped(plan)
         self._count = count
         self._workers: list[_Worker] = []
-        self.lost: list[Attempt] = []
-        """Attempts whose processes died, or were ended before their answers were read; no answer names what they
-        stored. Complete once the `with` block has ended."""
+        self._answers = answers
+        self._lost = lost
+        self._on_change = on_change
 
-    def run(self, tasks: Sequence[WorkerTask], on_done: OnDone, on_rows: OnRows | None = None) -> None:
-        """Run the tasks, in about this order; blocks until all are done. `on_done` gets the answer of each.
-
-        Raises:
-            SmaltiError: What a task raised; or its processes died, or gave no sign for too long.
-        """
+    def run(self, tasks: Sequence[WorkerTask]) -> None:
+        """Run tasks, the first ones first."""
         waiting = deque(tasks)
         while waiting or any(worker.task for worker in self._workers):
             self._assign(waiting)
-            busy = [worker for worker in self._workers if worker.task is not None]
-            ready = wait([worker.connection for worker in busy], _POLL_SECONDS)
-            for worker in busy:
+            busy = [(worker, worker.task) for worker in self._workers if worker.task is not None]
+            ready = wait([worker.connection for worker, _ in busy], _POLL_SECONDS)
+            for worker, task in busy:
                 if worker.connection in ready:
-                    self._receive(worker, waiting, on_done, on_rows)
-                elif time.monotonic() - worker.last_sign > STALL_SECONDS and worker.task is not None:
+                    self._receive(worker, task, waiting)
+                elif time.monotonic() - worker.last_sign > STALL_SECONDS:
                     raise SmaltiError(
-                        f"{worker.task.name}: its process {worker.process.pid} gave no sign for {STALL_SECONDS:.0f} s; "
+                        f"{task.name}: its process {worker.process.pid} gave no sign for {STALL_SECONDS:.0f} s; "
                         f"nothing was published"
                     )
 
     def _assign(self, waiting: deque[WorkerTask]) -> None:
         while waiting:
             idle = next((worker for worker in self._workers if worker.task is None), None)
-            if idle is None and len(self._workers) < self._count:
+            if idle is None:
+                if len(self._workers) == self._count:
+                    return
                 idle = _Worker(self._plan)
                 self._workers.append(idle)
-            if idle is None:
-                return
             idle.give(waiting.popleft())
 
-    def _receive(self, worker: _Worker, waiting: deque[WorkerTask], on_done: OnDone, on_rows: OnRows | None) -> None:
-        task = worker.task
-        if task is None:
-            return
+    def _receive(self, worker: _Worker, task: WorkerTask, waiting: deque[WorkerTask]) -> None:
         try:
             kind, value = worker.connection.recv()
         except (EOFError, OSError):
@@ -152,14 +184,12 @@ class Workers:
         worker.last_sign = time.monotonic()
         if kind == _ROWS:
             task.rows = value
-            if on_rows is not None:
-                on_rows(task)
-        elif kind == _DONE:
+        else:
             worker.task = None
-            on_done(task, value)
-        elif kind == _FAILED:
-            worker.task = None
-            raise value
+            if kind == _FAILED:
+                raise value
+            self._answers.append((task.attempts[-1], value))
+        self._on_change()
 
     def _bury(self, worker: _Worker, task: WorkerTask) -> None:
         """Remove a process that died; its task can be given to another.
@@ -170,7 +200,7 @@ class Workers:
         self._workers.remove(worker)
         worker.connection.close()
         _end_all([worker])
-        self.lost.append(task.attempts[-1])
+        self._lost.append(task.attempts[-1])
         if len(task.attempts) >= MAX_ATTEMPTS:
             raise SmaltiError(
                 f"{task.name}: the processes that wrote it ended {MAX_ATTEMPTS} times, the last one "
@@ -178,12 +208,7 @@ class Workers:
                 f"`processes` or a smaller `size_limit`"
             )
 
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self) -> None:
         """End all processes: idle ones end as their connection closes, others clean up first."""
         for worker in self._workers:
             if worker.task is None:
@@ -191,14 +216,12 @@ class Workers:
         _end_all(self._workers)
         for worker in self._workers:
             if worker.task is not None:
-                self.lost.append(worker.task.attempts[-1])
+                self._lost.append(worker.task.attempts[-1])
                 worker.connection.close()
-        self._workers.clear()
 
 
-def _end_all(workers: Iterable[_Worker]) -> None:
+def _end_all(workers: Sequence[_Worker]) -> None:
     """End processes: busy ones by a signal that lets them remove their shards, then all by one that does not."""
-    workers = list(workers)
     for worker in workers:
         if worker.task is not None:
             worker.process.terminate()
@@ -246,7 +269,7 @@ def _dumped(plan: WritePlan) -> bytes:
 def main(descriptor: int, parent: int) -> None:
     """Run the tasks that arrive on a connection until it is closed. Blocks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and decides
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     end_with_parent(parent)
     pa.set_cpu_count(1)  # the other cores have processes of their own
     with Connection(descriptor) as connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -254,16 +277,29 @@ def main(descriptor: int, parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to remove
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  the interface of signals
-    sys.exit(128 + number)
-
-
 def _serve(connection: Connection) -> None:
+    """Run tasks until the parent closes its end, or is gone."""
     plan, plan_fault = _message_of(connection)
+    due = 0.0
+
+    def report(rows: int) -> None:
+        """Send the number of rows, not more often than a person can follow."""
+        nonlocal due
+        if (now := time.monotonic()) >= due:
+            due = now + _REPORT_SECONDS
+            connection.send((_ROWS, rows))
+
     while True:
-        message, fault = _message_of(connection)  # until the parent closes its end, or is gone
-        fault = plan_fault or fault
-        connection.send((_FAILED, fault) if fault is not None else _outcome(message, plan, _Reports(connection)))
+        message, fault = _message_of(connection)
+        outcome: tuple[str, Any] = _FAILED, plan_fault or fault
+        if outcome[1] is None:
+            work, attempt = message
+            due = 0.0
+            try:
+                outcome = _DONE, work(plan, attempt, report)
+            except Exception as error:  # noqa: BLE001  the parent raises it
+                outcome = _FAILED, _portable(error)
+        connection.send(outcome)
 
 
 def _message_of(connection: Connection) -> tuple[Any, SmaltiError | None]:
@@ -277,35 +313,10 @@ def _message_of(connection: Connection) -> tuple[Any, SmaltiError | None]:
         )
 
 
-def _outcome(message: Any, plan: WritePlan, report: Report) -> tuple[str, Any]:
-    """Return the answer of a task, or its error, for the parent."""
-    work, attempt = message
-    try:
-        return _DONE, work(plan, attempt, report)
-    except Exception as error:  # noqa: BLE001  the parent raises it
-        return _FAILED, _portable(error)
-
-
-class _Reports:
-    """Sends the number of rows that a task has read, not more often than a person can follow."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._due = 0.0
-
-    def __call__(self, rows: int) -> None:
-        now = time.monotonic()
-        if now >= self._due:
-            self._due = now + _REPORT_SECONDS
-            self._connection.send((_ROWS, rows))
-
-
 def _portable(error: Exception) -> Exception:
     """Return the error, or its text if the parent might not be able to load it."""
-    if not isinstance(error, SmaltiError) and type(error).__module__ != "builtins":
-        return SmaltiError(f"{type(error).__name__}: {error}")
-    try:
-        pickle.dumps(error)
-    except Exception:  # noqa: BLE001  anything can go wrong in pickling what an error carries
-        return SmaltiError(f"{type(error).__name__}: {error}")
-    return error
+    if isinstance(error, SmaltiError) or type(error).__module__ == "builtins":
+        with contextlib.suppress(Exception):  # anything can go wrong in pickling what an error carries
+            pickle.dumps(error)
+            return error
+    return SmaltiError(f"{type(error).__name__}: {error}")

@@ -1,13 +1,16 @@
 """Cursor: the place of a run as an immutable value, with its mixture of streams, and as the dict that is saved."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from reprlib import Repr
 from typing import Any
 
-from smalti.cursor import fields
-from smalti.cursor.fields import MAX_NUMBER, flag, mapping, share, shown, text, text_or_none, whole
 from smalti.errors import CursorError
+
+MAX_NUMBER = (1 << 63) - 1
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 WEIGHT_NAMES = ("proportion", "repeat", "choose")
 MAX_STREAMS = 1 << 16
@@ -27,8 +30,66 @@ ORDER_VERSIONS = {WINDOW: 2}
 MAX_CANONICAL_NODES = 1 << 20
 """Limits the memory that planning takes for each, because a loaded state is untrusted."""
 MAX_SEED = MAX_NUMBER
+MAX_BATCH = (1 << 62) - 1
 MAX_BLOCK = 1 << 62
 """MosaicML's `py1e` draws numbers up to a quarter more, which must fit into 64 bits."""
+
+
+def shown(value: Any) -> str:
+    """Return the value as text for a message; a long one is cut without formatting all of it."""
+    return _SHORT.repr(value)[:80]
+
+
+def mapping(state: Any, what: str = "") -> Mapping[str, Any]:
+    """Return the state if it is a mapping."""
+    if not isinstance(state, Mapping):
+        where = f"{what!r} is" if what else "expected a mapping as `state_dict()` returns it, found"
+        raise CursorError(f"saved state: {where} {type(state).__name__}{', expected a mapping' if what else ''}.")
+    return state
+
+
+def _checked(state: Mapping[str, Any], key: str, accepts: Callable[[Any], bool], expected: str) -> Any:
+    """Return a field of a saved state, which is not trusted.
+
+    Raises:
+        CursorError: it is missing, of another type or out of range; the message names it.
+    """
+    value = state.get(key)
+    if not accepts(value):
+        raise CursorError(f"saved state: {key!r} is {shown(value)}, expected {expected}", key=key)
+    return value
+
+
+def _whole(state: Mapping[str, Any], key: str, *, low: int, high: int = MAX_NUMBER, optional: bool = False) -> Any:
+    """Return a whole number in [low, high]; or None if it is `optional`."""
+    return _checked(
+        state,
+        key,
+        lambda value: (optional and value is None) or (type(value) is int and low <= value <= high),
+        f"a whole number from {low} to {high}; the state is damaged or was not written by `state_dict()`: use an older "
+        "checkpoint.",
+    )
+
+
+def _text(state: Mapping[str, Any], key: str, *, optional: bool = False) -> Any:
+    """Return a text of at most 1,024 characters; or None if it is `optional`."""
+    return _checked(
+        state,
+        key,
+        lambda value: (optional and value is None) or (isinstance(value, str) and len(value) <= 1024),
+        "a text of at most 1024 characters.",
+    )
+
+
+def _listed(state: Mapping[str, Any], key: str, most: int) -> Sequence[Any]:
+    """Return a list of 1 to `most` entries."""
+    entries: Sequence[Any] = _checked(
+        state,
+        key,
+        lambda value: isinstance(value, (list, tuple)) and 1 <= len(value) <= most,
+        f"a list of 1 to {most} entries.",
+    )
+    return entries
 
 
 @dataclass(frozen=True)
@@ -62,10 +123,10 @@ class Weights:
     @classmethod
     def from_state(cls, state: Any) -> "Weights":
         """Return the weights that `to_state` wrote; raises as `Mixture.from_state`."""
-        saved = fields.mapping(state, "history")
-        values = tuple(map(_weight, fields.listed(saved, "weights", most=MAX_STREAMS)))
-        size = fields.whole_or_none(saved, "epoch_size", low=1)
-        return cls(fields.whole(saved, "epoch", low=0), fields.whole(saved, "samples", low=0), values, size)
+        saved = mapping(state, "history")
+        values = tuple(map(_weight, _listed(saved, "weights", MAX_STREAMS)))
+        size = _whole(saved, "epoch_size", low=1, optional=True)
+        return cls(_whole(saved, "epoch", low=0), _whole(saved, "samples", low=0), values, size)
 
 
 @dataclass(frozen=True)
@@ -117,9 +178,11 @@ class Mixture:
 
     def to_state(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
-        saved = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("streams", "history")}
-        streams = [{"digest": one.digest, "split": one.split, "samples": one.samples} for one in self.streams]
-        return saved | {"streams": streams, "history": [each.to_state() for each in self.history]}
+        saved = {name: value for name, value in vars(self).items() if name not in ("streams", "history")}
+        return saved | {
+            "streams": [dict(vars(stream)) for stream in self.streams],
+            "history": [each.to_state() for each in self.history],
+        }
 
     @classmethod
     def from_state(cls, state: Any) -> "Mixture":
@@ -128,16 +191,16 @@ class Mixture:
         Raises:
             CursorError: a field is missing, of another type, or out of range; the message names it.
         """
-        saved = fields.mapping(state, "mixture")
+        saved = mapping(state, "mixture")
         mixture = cls(
-            streams=tuple(map(_stream, fields.listed(saved, "streams", most=MAX_STREAMS))),
-            sampling_method=fields.text(saved, "sampling_method"),
-            sampling_granularity=fields.whole(saved, "sampling_granularity", low=1, high=(1 << 62) - 1),
-            batching_method=fields.text(saved, "batching_method"),
-            global_batch=fields.whole_or_none(saved, "global_batch", low=1, high=(1 << 62) - 1),
-            local_batch=fields.whole_or_none(saved, "local_batch", low=1, high=(1 << 62) - 1),
-            history=tuple(map(Weights.from_state, fields.listed(saved, "history", most=MAX_CHANGES))),
-            version=fields.whole(saved, "version", low=1),
+            streams=tuple(map(_stream, _listed(saved, "streams", MAX_STREAMS))),
+            sampling_method=_text(saved, "sampling_method"),
+            sampling_granularity=_whole(saved, "sampling_granularity", low=1, high=MAX_BATCH),
+            batching_method=_text(saved, "batching_method"),
+            global_batch=_whole(saved, "global_batch", low=1, high=MAX_BATCH, optional=True),
+            local_batch=_whole(saved, "local_batch", low=1, high=MAX_BATCH, optional=True),
+            history=tuple(map(Weights.from_state, _listed(saved, "history", MAX_CHANGES))),
+            version=_whole(saved, "version", low=1),
         )
         places = [(each.epoch, each.samples) for each in mixture.history]
         if places[0] != (0, 0) or any(before >= after for before, after in pairwise(places)):
@@ -162,9 +225,9 @@ class Mixture:
 
 
 def _stream(state: Any) -> MixedStream:
-    saved = fields.mapping(state, "streams")
-    samples = fields.whole(saved, "samples", low=0)
-    return MixedStream(fields.text(saved, "digest"), fields.text_or_none(saved, "split"), samples)
+    saved = mapping(state, "streams")
+    samples = _whole(saved, "samples", low=0)
+    return MixedStream(_text(saved, "digest"), _text(saved, "split", optional=True), samples)
 
 
 def _weight(state: Any) -> Weight:
@@ -176,7 +239,7 @@ def _weight(state: Any) -> Weight:
         if name in WEIGHT_NAMES and type(value) in kinds and 0 <= value <= MAX_WEIGHT:
             return name, value
     raise CursorError(
-        f"saved state: a weight in 'history' is {fields.shown(state)}, expected one of {', '.join(WEIGHT_NAMES)} with "
+        f"saved state: a weight in 'history' is {shown(state)}, expected one of {', '.join(WEIGHT_NAMES)} with "
         "a number from 0; the state is damaged: use an older checkpoint.",
         key="weights",
     )
@@ -241,7 +304,7 @@ class Cursor:
             "shuffle_seed": self.seed,
             "initial_physical_nodes": self.initial_hosts,
             "smalti": {
-                "cursor_version": self._version,
+                "cursor_version": 3 if self.affinity != 1 else 1 if self.mixture is None else 2,
                 "digest": self.digest,
                 "split": self.split,
                 "epoch_size": self.epoch_size,
@@ -254,12 +317,6 @@ class Cursor:
             | ({} if self.affinity == 1 else {"affinity": self.affinity}),
         }
 
-    @property
-    def _version(self) -> int:
-        if self.affinity != 1:
-            return 3
-        return 1 if self.mixture is None else 2
-
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Cursor":
         """Return the cursor that `to_state` wrote.
@@ -270,28 +327,33 @@ class Cursor:
         own = mapping(state).get("smalti")
         if not isinstance(own, Mapping):
             raise CursorError(f"saved state: 'smalti' is {shown(own)}, expected what `state_dict()` puts there.")
-        version = whole(own, "cursor_version", low=1)
+        version = _whole(own, "cursor_version", low=1)
         if version > CURSOR_VERSION:
             raise CursorError(
                 f"saved state: written as cursor version {version}, this Smalti reads up to {CURSOR_VERSION}; "
                 "upgrade Smalti.",
                 version=version,
             )
+        expected = "a number from 0 to 1; the state is damaged: use an older checkpoint."
+
+        def is_share(value: Any) -> bool:
+            return type(value) in (int, float) and 0 <= value <= 1
+
         cursor = cls(
-            epoch=whole(state, "epoch", low=0, high=1 << 62),
-            samples=whole(state, "sample_in_epoch", low=0),
-            seed=whole(state, "shuffle_seed", low=0),
-            canonical_nodes=whole(state, "num_canonical_nodes", low=1, high=MAX_CANONICAL_NODES),
-            initial_hosts=whole(state, "initial_physical_nodes", low=1),
-            digest=text(own, "digest"),
-            split=text_or_none(own, "split"),
-            epoch_size=whole(own, "epoch_size", low=1),
-            shuffle=flag(own, "shuffle"),
-            block_size=whole(own, "shuffle_block_size", low=1, high=MAX_BLOCK),
-            algorithm=text(own, "algorithm"),
-            algorithm_version=whole(own, "algorithm_version", low=1),
+            epoch=_whole(state, "epoch", low=0, high=1 << 62),
+            samples=_whole(state, "sample_in_epoch", low=0),
+            seed=_whole(state, "shuffle_seed", low=0),
+            canonical_nodes=_whole(state, "num_canonical_nodes", low=1, high=MAX_CANONICAL_NODES),
+            initial_hosts=_whole(state, "initial_physical_nodes", low=1),
+            digest=_text(own, "digest"),
+            split=_text(own, "split", optional=True),
+            epoch_size=_whole(own, "epoch_size", low=1),
+            shuffle=_checked(own, "shuffle", lambda value: isinstance(value, bool), "true or false."),
+            block_size=_whole(own, "shuffle_block_size", low=1, high=MAX_BLOCK),
+            algorithm=_text(own, "algorithm"),
+            algorithm_version=_whole(own, "algorithm_version", low=1),
             mixture=None if own.get("mixture") is None else Mixture.from_state(own["mixture"]),
-            affinity=1.0 if own.get("affinity") is None else share(own, "affinity"),
+            affinity=1.0 if own.get("affinity") is None else float(_checked(own, "affinity", is_share, expected)),
         )
         mixed = cursor.mixture
         if mixed is not None and mixed.batching_method != "random" and cursor.samples and not mixed.global_batch:

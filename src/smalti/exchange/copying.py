@@ -12,34 +12,33 @@ Intended behaviour; anything else is a bug:
 Also here: the results of copies.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from smalti.attributes import whole_or_none
-from smalti.catalog.commit import SYSTEM, PublishingClock, check_created
+from smalti.catalog.commit import SYSTEM, check_created
 from smalti.catalog.erasures import erasure_id
 from smalti.catalog.header import FOLDER, INDEX, Header, read_header
 from smalti.catalog.manifest import Draft
 from smalti.catalog.next_version import VersionStep
 from smalti.catalog.opening import WantedVersion, find_newest
 from smalti.catalog.publishing import Mode, check_target, publish_copy
+from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import columns_of, shards_of, store_columns
 from smalti.catalog.table.shard_table import samples_of
 from smalti.errors import ArgumentError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
 from smalti.exchange.target import (
     Content,
     CopyTarget,
-    plain_index,
     read_content,
-    split_draft,
-    split_files,
-    split_write_id,
     vacuumed,
 )
 from smalti.exchange.transfer import CopyOptions, Progress, Transfer, check_object
+from smalti.format import MAX_INDEX_BYTES, ShardInfo
 from smalti.format.index import FileInfo
-from smalti.storage import Place, Store, open_store
-from smalti.storage.opening import check_apart
+from smalti.storage import Place, Store
 from smalti.storage.store import put_own
 
 
@@ -162,20 +161,23 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
     """
     if mode not in {"create", "overwrite"}:
         raise ArgumentError(f"`mode` is {mode!r}, expected 'create' or 'overwrite'")
-    sides = Sides.open(source, target, options, on_progress, dry_run=dry_run)
+    transfer = Transfer(source, target, options, on_progress, dry_run=dry_run)
     choice = WantedVersion(whole_or_none("version", version), tag)
-    content = read_content(sides.source, choice.number_in(sides.source))
+    content = read_content(transfer.source, choice.number_in(transfer.source))
     if content.header is None:
-        return copy_plain(sides, content, split)
-    state = CopyTarget.read(sides.target, find_newest(sides.target))
-    write_id = content.header.write_id if split is None else split_write_id(content, split)
+        return copy_plain(transfer, content, split)
+    state = CopyTarget.read(transfer.target, find_newest(transfer.target))
+    write_id = content.header.write_id
+    if split is not None:  # it follows from the source's, so that a repeated call returns the same version
+        text = f"{write_id}\n{content.manifest.digest}\n{split}"
+        write_id = f"copy-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
     parcel = Parcel(content, write_id, split)
     present = state.version_of(content.header, write_id=write_id)
     if present is None:
-        check_target(sides.target, mode, can_append=False)
+        check_target(transfer.target, mode, can_append=False)
         if not restore_erased:
             state.check_erased(content.header)
-    return copy_parcels(sides, state, [replace(parcel, present=present)])
+    return copy_parcels(transfer, state, [replace(parcel, present=present)])
 
 
 @dataclass(frozen=True)
@@ -204,18 +206,21 @@ class Parcel:
         recorded = {erasure_id(entry) for entry in self.source.erased}
         return tuple(entry for entry in self.content.erased if erasure_id(entry) in recorded)
 
-    def files(self) -> Iterator[FileInfo]:
-        """Yield the files of the version, or of its split."""
-        return self.content.files() if self.split is None else split_files(self.content, self.split)
-
     def owners(self) -> tuple[str, ...]:
         """Return the write ids of the files, and that of the copy."""
-        found = {owner for file in self.files() if (owner := self.content.owner_of(file.basename)) is not None}
+        found = {
+            owner
+            for file in self.content.files(self.split)
+            if (owner := self.content.owner_of(file.basename)) is not None
+        }
         return tuple(sorted({*found, self.write_id}))
 
     def draft(self, target: Store) -> Draft:
-        """Return the draft to publish at the target."""
-        header = self.source
+        """Return the draft to publish at the target; of a split, its tables of added columns are put there.
+
+        The record of source files is of all splits, so that it is left out with one; its row hash is not known.
+        """
+        header, manifest, split = self.source, self.content.manifest, self.split
         origin: dict[str, Any] = {
             "url": self.content.store.url,
             "version": header.version,
@@ -224,83 +229,85 @@ class Parcel:
         }
         if self.placeholder_for is not None:
             origin["is_expired"] = True
-        if self.split is not None:
-            return split_draft(self.content, target, self.split, origin)
-        return self.content.draft(self.write_id, origin)
+        if split is None:
+            return manifest.redraft(self.write_id, metadata={**manifest.metadata, "copied_from": origin})
+        sidecars, places = [], self.content.places(split)
+        for number, entry in enumerate(columns_of(manifest.sidecars)):
+            aligned: Sequence[ShardInfo] = shards_of(self.content.store, entry)
+            key, chosen = f"{self.write_id}/columns-{number}.arrow", [aligned[place] for place in places]
+            sidecars.append(store_columns(target, key, chosen, entry.columns, entry.logical).to_json())
+        return manifest.redraft(
+            self.write_id,
+            metadata={**manifest.metadata, "copied_from": {**origin, "split": split}},
+            shards=tuple(manifest.select(split)),
+            sidecars=tuple(sidecars),
+            row_hash="",
+        )
 
 
-@dataclass(frozen=True)
-class Sides:
-    """The two stores of a copy, with its limits."""
-
-    source: Store
-    target: Store
-    options: CopyOptions
-    on_progress: Progress | None
-    dry_run: bool
-    clock: PublishingClock = SYSTEM
-
-    @classmethod
-    def open(
-        cls, source: Place, target: Place, options: CopyOptions | None, on_progress: Progress | None, *, dry_run: bool
-    ) -> "Sides":
-        """Open both stores.
-
-        Raises:
-            CatalogError: they are the same place, or one lies inside the other.
-        """
-        one, other = open_store(source), open_store(target)
-        check_apart(one, other, advice="copy to another place")
-        return cls(one, other, options or CopyOptions(), on_progress, dry_run)
-
-    def transfer(self, files: Sequence[FileInfo]) -> None:
-        """Copy files to the target, verified on both sides."""
-        total = sum(file.num_bytes for file in files)
-        Transfer(self.source, self.target, self.options, self.on_progress).run(files, total)
+def _report(
+    transfer: Transfer,
+    versions: Sequence[CopiedVersion],
+    missing: Sequence[FileInfo],
+    num_files: int,
+    num_bytes: int,
+) -> CopyReport:
+    """Return the report of a copy of so many files and bytes, some of which were missing at the target."""
+    copied = sum(file.num_bytes for file in missing)
+    return CopyReport(
+        source=transfer.source.url,
+        target=transfer.target.url,
+        dry_run=transfer.dry_run,
+        versions=tuple(versions),
+        num_objects=len(missing),
+        num_bytes=copied,
+        num_present=num_files - len(missing),
+        bytes_present=num_bytes - copied,
+    )
 
 
-@dataclass
-class _Need:
-    """The files of all parcels that are copied, each once."""
-
-    missing: list[FileInfo] = field(default_factory=list)
-    num_present: int = 0
-    bytes_present: int = 0
-
-
-def copy_parcels(sides: Sides, state: CopyTarget, parcels: Sequence[Parcel]) -> CopyReport:
+def copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parcel]) -> CopyReport:
     """Copy what is missing of these versions, and publish them in this order.
 
     Raises:
-        As for `copy_version`.
+        VersionNotFound: a vacuum removed a version that is being copied.
+        Otherwise: as for `copy_version`.
     """
     new = [parcel for parcel in parcels if parcel.present is None]
     owners = [parcel.owners() for parcel in new]
     for parcel, names in zip(new, owners, strict=True):
-        state.check_fences(parcel.content, names, parcel.files())
-    if not sides.dry_run:
+        state.check_fences(parcel.content, names, parcel.content.files(parcel.split))
+    if not transfer.dry_run:
         state.begin({name for names in owners for name in names})
-    checked = [parcel for parcel in parcels if parcel.present is None or sides.options.read_back]
-    need = _needs(state, checked, is_checked=sides.options.read_back)
+    checked = [parcel for parcel in parcels if parcel.present is None or transfer.options.read_back]
+    missing, num_files, num_bytes = _needs(state, checked, is_checked=transfer.options.read_back)
     published: list[int | None] = [None] * len(new)
-    if not sides.dry_run:
-        _reading_source(sides, checked, lambda: sides.transfer(need.missing))
+    if not transfer.dry_run:
+        try:
+            transfer.run(missing)
+        except StoreNotFound as error:
+            current = find_newest(transfer.source, lenient=True).header
+            gone = set() if current is None else {each.source.version for each in checked} & set(current.expired)
+            if not gone:
+                raise
+            raise vacuumed(transfer.source, min(gone)) from error
         parent, expired = state.newest, list[int]()
         for place, (parcel, names) in enumerate(zip(new, owners, strict=True)):
             step = VersionStep(
                 parent,
                 "copy",
-                sides.clock,
+                SYSTEM,
                 owners=names,
                 expired=tuple(expired),
                 erased=parcel.erased,
                 digest_scheme=parcel.content.manifest.digest_scheme if parcel.split is None else None,
             )
-            manifest = publish_copy(sides.target, parcel.draft(sides.target), step)
+            manifest = publish_copy(transfer.target, parcel.draft(transfer.target), step)
             published[place] = manifest.version
             expired = [*expired, manifest.version] if parcel.placeholder_for is not None else expired
-            state.end(names)
-            parent = read_header(sides.target, manifest.version)
+            for owner in names:
+                markers.end(transfer.target, owner)
+            parent = read_header(transfer.target, manifest.version)
     numbers = iter(published)
     versions = tuple(
         CopiedVersion(
@@ -314,15 +321,8 @@ def copy_parcels(sides: Sides, state: CopyTarget, parcels: Sequence[Parcel]) -> 
         )
         for parcel in parcels
     )
-    return CopyReport(
-        source=sides.source.url,
-        target=sides.target.url,
-        dry_run=sides.dry_run,
-        versions=versions,
-        num_objects=len(need.missing),
-        num_bytes=sum(file.num_bytes for file in need.missing),
-        num_present=need.num_present,
-        bytes_present=need.bytes_present,
+    return replace(
+        _report(transfer, versions, missing, num_files, num_bytes),
         may_hold_deleted=state.may_hold_deleted(
             (None if parcel.placeholder_for is not None else number, parcel.erased)
             for parcel, number in zip(new, published, strict=True)
@@ -330,39 +330,22 @@ def copy_parcels(sides: Sides, state: CopyTarget, parcels: Sequence[Parcel]) -> 
     )
 
 
-def _needs(state: CopyTarget, parcels: Sequence[Parcel], *, is_checked: bool) -> _Need:
-    need = _Need()
+def _needs(state: CopyTarget, parcels: Sequence[Parcel], *, is_checked: bool) -> tuple[list[FileInfo], int, int]:
+    """Return the files that the target lacks, each once, and the number and the bytes of all."""
+    missing: list[FileInfo] = []
     seen: set[str] = set()
+    num_files = num_bytes = 0
     for parcel in parcels:
-        files = [file for file in parcel.files() if file.basename not in seen]
+        files = [file for file in parcel.content.files(parcel.split) if file.basename not in seen]
         if parcel.present is not None:  # a version may have the same content under other keys
             files = [file for file in files if state.is_needed(file)]
         seen |= {file.basename for file in files}
-        missing = list(state.missing(parcel.content, files, is_checked=is_checked))
-        need.missing += missing
-        need.num_present += len(files) - len(missing)
-        need.bytes_present += sum(file.num_bytes for file in files) - sum(file.num_bytes for file in missing)
-    return need
+        num_files, num_bytes = num_files + len(files), num_bytes + sum(file.num_bytes for file in files)
+        missing += state.missing(parcel.content, files, is_checked=is_checked)
+    return missing, num_files, num_bytes
 
 
-def _reading_source(sides: Sides, parcels: Sequence[Parcel], run: Callable[[], None]) -> None:
-    """Run a transfer; if an object is gone because a vacuum removed a version meanwhile, say so.
-
-    Raises:
-        VersionNotFound: a vacuum removed a version that is being copied.
-        StoreNotFound: an object is missing at the source.
-    """
-    try:
-        run()
-    except StoreNotFound as error:
-        newest = find_newest(sides.source, lenient=True).header
-        gone = set() if newest is None else {parcel.source.version for parcel in parcels} & set(newest.expired)
-        if not gone:
-            raise
-        raise vacuumed(sides.source, min(gone)) from error
-
-
-def copy_plain(sides: Sides, content: Content, split: str | None) -> CopyReport:
+def copy_plain(transfer: Transfer, content: Content, split: str | None) -> CopyReport:
     """Copy a set without versions: its shards, and then its index file as it is.
 
     Raises:
@@ -372,64 +355,49 @@ def copy_plain(sides: Sides, content: Content, split: str | None) -> CopyReport:
     """
     manifest = content.manifest
     content.manifest.select(split)  # raises: these sets have no splits
-    index = plain_index(sides.source, find_newest(sides.source, lenient=True))
-    there = find_newest(sides.target)
-    is_present = there.index is not None and _is_content(sides.target, INDEX, index)
+    index = transfer.source.get_limited(INDEX, MAX_INDEX_BYTES)
+    there = find_newest(transfer.target)
+    is_present = there.index is not None and transfer.target.get_range(INDEX, 0, len(index) + 1) == index
     if not is_present and (there.index is not None or there.header is not None):
         raise DatasetExists(
-            f"{sides.target.url} already holds another set, and a plain MDS set has no versions: choose another place",
-            url=sides.target.url,
+            f"{transfer.target.url} already holds another set, and a plain MDS set has no versions: choose another "
+            "place",
+            url=transfer.target.url,
         )
     files = list(content.files())
-    missing = [file for file in files if not _is_there(sides, file)]
-    if not sides.dry_run:
-        sides.transfer(missing)
+    missing = [file for file in files if not _is_there(transfer.target, file)]
+    if not transfer.dry_run:
+        transfer.run(missing)
         if not is_present:
-            _put_index(sides.target, index)
+            transfer.target.check_exclusive_puts(FOLDER)
+            try:
+                put_own(transfer.target, INDEX, index)
+            except StoreExists as error:
+                raise CommitConflict(
+                    f"{transfer.target.locate(INDEX)} was put by another writer during the copy; nothing was replaced"
+                ) from error
+            check_created(transfer.target, INDEX, index)
     copied = CopiedVersion(
         source=manifest.version,
-        target=None if sides.dry_run and not is_present else manifest.version,
+        target=None if transfer.dry_run and not is_present else manifest.version,
         write_id="",
         digest=manifest.digest,
         rows=manifest.rows,
         was_present=is_present,
     )
-    num_bytes = sum(file.num_bytes for file in missing)
-    return CopyReport(
-        source=sides.source.url,
-        target=sides.target.url,
-        dry_run=sides.dry_run,
-        versions=(copied,),
-        num_objects=len(missing),
-        num_bytes=num_bytes,
-        num_present=len(files) - len(missing),
-        bytes_present=sum(file.num_bytes for file in files) - num_bytes,
-    )
+    return _report(transfer, [copied], missing, len(files), sum(file.num_bytes for file in files))
 
 
-def _is_there(sides: Sides, file: FileInfo) -> bool:
-    """Return whether the target has these bytes; names of plain sets are not unique, so that hashes must agree."""
+def _is_there(store: Store, file: FileInfo) -> bool:
+    """Return whether the store has these bytes; names of plain sets are not unique, so that hashes must agree."""
     try:
-        if sides.target.size(file.basename) != file.num_bytes or not file.hashes:
+        if store.size(file.basename) != file.num_bytes or not file.hashes:
             return False
-        check_object(sides.target, file)
-    except (StoreNotFound, SmaltiError) as error:
-        if isinstance(error, StoreNotFound) or "hash" in getattr(error, "facts", {}):
+        check_object(store, file)
+    except StoreNotFound:
+        return False
+    except SmaltiError as error:
+        if "hash" in getattr(error, "facts", {}):
             return False
         raise
     return True
-
-
-def _is_content(store: Store, key: str, data: bytes) -> bool:
-    return store.get_range(key, 0, len(data) + 1) == data
-
-
-def _put_index(store: Store, index: bytes) -> None:
-    store.check_exclusive_puts(FOLDER)
-    try:
-        put_own(store, INDEX, index)
-    except StoreExists as error:
-        raise CommitConflict(
-            f"{store.locate(INDEX)} was put by another writer during the copy; nothing was replaced"
-        ) from error
-    check_created(store, INDEX, index)

@@ -6,7 +6,7 @@ has no longer gets a placeholder, which is expired as it is at the source. A vac
 version of its own; the numbers then differ, and the report has both.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from smalti.catalog.erasures import erasure_id
@@ -14,9 +14,9 @@ from smalti.catalog.header import Header
 from smalti.catalog.opening import Tag, find_newest, headers_before, no_shard_set, read_tags
 from smalti.catalog.tags import tag
 from smalti.errors import DatasetExists
-from smalti.exchange.copying import CopyReport, Parcel, Sides, SkippedVersion, copy_parcels, copy_plain
+from smalti.exchange.copying import CopyReport, Parcel, SkippedVersion, copy_parcels, copy_plain
 from smalti.exchange.target import REMOVALS, CopyTarget, content_of, has_same_content, has_same_records, read_content
-from smalti.exchange.transfer import CopyOptions, Progress
+from smalti.exchange.transfer import CopyOptions, Progress, Transfer
 from smalti.storage import Place
 
 
@@ -54,21 +54,21 @@ def sync(
         >>> [version.source for version in report.versions]
         [1, 2]
     """
-    sides = Sides.open(source, target, options, on_progress, dry_run=dry_run)
-    newest = find_newest(sides.source, lenient=True)
+    transfer = Transfer(source, target, options, on_progress, dry_run=dry_run)
+    newest = find_newest(transfer.source, lenient=True)
     if newest.header is None:
         if newest.index is None:
-            raise no_shard_set(sides.source)
-        return copy_plain(sides, read_content(sides.source, None), None)
+            raise no_shard_set(transfer.source)
+        return copy_plain(transfer, read_content(transfer.source, None), None)
     # Newest first, so that a version which is published meanwhile is left to the next call.
-    headers = [newest.header, *headers_before(sides.source, newest.header)][::-1]
-    state = CopyTarget.read(sides.target, find_newest(sides.target))
+    headers = [newest.header, *headers_before(transfer.source, newest.header)][::-1]
+    state = CopyTarget.read(transfer.target, find_newest(transfer.target))
     done = _last_copied(state, headers)
-    tagged = read_tags(sides.source) if tags else {}
+    tagged = read_tags(transfer.source) if tags else {}
     wanted, skipped = _wanted(state, headers, done, {each.version for each in tagged.values()}, history=history)
-    parcels = _parcels(sides, state, headers, wanted, done, history=history)
-    report = copy_parcels(sides, state, parcels)
-    moved = _set_tags(sides, report, tagged)
+    parcels = _parcels(transfer, state, headers, wanted, done, history=history)
+    report = copy_parcels(transfer, state, parcels)
+    moved = _set_tags(transfer, report, tagged)
     return replace(report, skipped=tuple(skipped), tags=moved)
 
 
@@ -113,19 +113,34 @@ def _wanted(
 
 
 def _parcels(
-    sides: Sides, state: CopyTarget, headers: Sequence[Header], wanted: Sequence[Header], done: int, *, history: bool
+    transfer: Transfer,
+    state: CopyTarget,
+    headers: Sequence[Header],
+    wanted: Sequence[Header],
+    done: int,
+    *,
+    history: bool,
 ) -> list[Parcel]:
     """Return what to copy, oldest first; after it the newest version of the target is that of the source.
 
     Raises:
         CatalogError: samples were deleted at the target that a version may hold.
     """
-    found = [parcel for header in wanted for parcel in _parcel(sides, state, headers, header, done, history=history)]
-    is_newest = all(parcel.present is not None for parcel in found) and _is_newest(state, headers[-1])
-    if (
-        found and found[-1].source.version > done and not is_newest
-    ):  # a rollback at the source: only its content is there
-        found[-1] = replace(found[-1], present=None)
+    source, newest, expired = headers[-1], state.newest, set(headers[-1].expired)
+    found = []
+    for header in wanted:
+        present = state.version_of(header, write_id=header.write_id if history and header.version > done else None)
+        if header.version not in expired:
+            content = content_of(transfer.source, header)
+            found.append(Parcel(content, header.write_id, present=present))
+        elif history:
+            following = next(each for each in headers if each.version > header.version and each.version not in expired)
+            content = content_of(transfer.source, following)
+            found.append(Parcel(content, header.write_id, placeholder_for=header))
+    is_newest = newest is not None and has_same_content(newest, source) and has_same_records(source, newest)
+    is_newest = is_newest and all(parcel.present is not None for parcel in found)
+    if found and found[-1].source.version > done and not is_newest:
+        found[-1] = replace(found[-1], present=None)  # a rollback at the source: only its content is there
     known = {erasure_id(entry) for header in headers for entry in header.erased}
     for parcel in found:
         if parcel.present is None:
@@ -133,29 +148,10 @@ def _parcels(
     return found
 
 
-def _is_newest(state: CopyTarget, source: Header) -> bool:
-    """Return whether the newest version of the target has the content and records of this one."""
-    newest = state.newest
-    return newest is not None and has_same_content(newest, source) and has_same_records(source, newest)
-
-
-def _parcel(
-    sides: Sides, state: CopyTarget, headers: Sequence[Header], header: Header, done: int, *, history: bool
-) -> Iterator[Parcel]:
-    """Yield what to copy for a version of the source: itself, or a placeholder for it."""
-    expired = set(headers[-1].expired)
-    present = state.version_of(header, write_id=header.write_id if history and header.version > done else None)
-    if header.version not in expired:
-        yield Parcel(content_of(sides.source, header), header.write_id, present=present)
-    elif history:
-        following = next(each for each in headers if each.version > header.version and each.version not in expired)
-        yield Parcel(content_of(sides.source, following), header.write_id, placeholder_for=header)
-
-
-def _set_tags(sides: Sides, report: CopyReport, tagged: Mapping[str, Tag]) -> dict[str, int]:
+def _set_tags(transfer: Transfer, report: CopyReport, tagged: Mapping[str, Tag]) -> dict[str, int]:
     """Set the tags whose versions the target has; return those that were not there like this before."""
     numbers = {each.source: each.target for each in report.versions}
-    known = read_tags(sides.target) if tagged else {}
+    known = read_tags(transfer.target) if tagged else {}
     moved = {}
     for name, each in tagged.items():
         if each.version not in numbers:
@@ -164,6 +160,6 @@ def _set_tags(sides: Sides, report: CopyReport, tagged: Mapping[str, Tag]) -> di
         if found is not None and (found.version, found.metadata) == (number, each.metadata):
             continue
         moved[name] = each.version
-        if not sides.dry_run:
-            tag(sides.target, name, number, move=found or False, metadata=dict(each.metadata))
+        if not transfer.dry_run:
+            tag(transfer.target, name, number, move=found or False, metadata=dict(each.metadata))
     return moved

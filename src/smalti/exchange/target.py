@@ -12,7 +12,6 @@ Intended behaviour; anything else is a bug:
 Also here: the content of a version at the source, which is its header, its shards, and all files that a copy needs.
 """
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,29 +20,26 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from smalti.catalog.erasures import erased_keys, erasure_id
-from smalti.catalog.header import INDEX, Header, read_manifest
-from smalti.catalog.manifest import Draft, Manifest, has_write_id
+from smalti.catalog.header import Header, read_manifest
+from smalti.catalog.manifest import Manifest, has_write_id
 from smalti.catalog.opening import (
     Newest,
     WantedVersion,
     find_newest,
     header_of,
     headers_before,
-    no_shard_set,
     open_version,
 )
 from smalti.catalog.publishing import stored_sizes_of
 from smalti.catalog.retention import markers
-from smalti.catalog.sidecars import columns_of, live_keys, objects_of, shards_of, store_columns
+from smalti.catalog.sidecars import columns_of, live_keys, objects_of, shards_of
 from smalti.catalog.table.segments import tables_in
 from smalti.catalog.table.shard_table import block_files_of
 from smalti.errors import CatalogError, ChecksumMismatch, DatasetExists, StoreNotFound, VersionNotFound
 from smalti.exchange.transfer import BlockFile, check_object, hashed
-from smalti.format import MAX_INDEX_BYTES, ShardInfo
+from smalti.format import ShardInfo
 from smalti.format.index import FileInfo
 from smalti.storage import Store
-
-_SHA256 = "sha256"
 
 
 @dataclass(frozen=True)
@@ -55,28 +51,33 @@ class Content:
     header: Header | None
     """None for a plain MDS set, and for the folder of one split of a set."""
 
-    def files(self) -> Iterator[FileInfo]:
+    def files(self, split: str | None = None) -> Iterator[FileInfo]:
         """Yield all files of the version but its header and its own shard table, with the hashes that are known.
 
+        Those of one split are its shards, with those of added columns, and the records of deletions.
+
         Raises:
+            CatalogError: there is no such split.
             StoreNotFound: a table is gone.
             IndexFileError: a table is damaged.
         """
-        yield from _stored(self.store, self.manifest.shards)
-        for entry in columns_of(self.manifest.sidecars):
-            yield from _stored(self.store, shards_of(self.store, entry))
-            yield FileInfo(entry.table_key, self.store.size(entry.table_key), {_SHA256: entry.table_sha256})
-        yield from self._objects(objects_of(self.manifest.sidecars))
-        yield from self.erased_files()
-
-    def erased_files(self) -> Iterator[FileInfo]:
-        """Yield the objects with source files of deleted samples."""
-        yield from self._objects(entry for entry in self.erased if "key" in entry)
-
-    def _objects(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[FileInfo]:
-        for entry in entries:
+        manifest = self.manifest
+        yield from _stored(self.store, manifest.select(split))
+        entries = [entry for entry in self.erased if "key" in entry]
+        for added in columns_of(manifest.sidecars):
+            aligned: Sequence[ShardInfo] = shards_of(self.store, added)
+            if split is None:
+                yield from _stored(self.store, aligned)
+                yield FileInfo(added.table_key, self.store.size(added.table_key), {"sha256": added.table_sha256})
+            else:
+                yield from _stored(self.store, [aligned[place] for place in self.places(split)])
+        for entry in (*objects_of(manifest.sidecars), *entries) if split is None else entries:
             key = str(entry["key"])
-            yield FileInfo(key, self.store.size(key), {_SHA256: str(entry["sha256"])})
+            yield FileInfo(key, self.store.size(key), {"sha256": str(entry["sha256"])})
+
+    def places(self, split: str) -> list[int]:
+        """Return the indices of the shards of a split."""
+        return [place for place, shard in enumerate(self.manifest.shards) if shard.partition == split]
 
     @property
     def erased(self) -> tuple[Mapping[str, Any], ...]:
@@ -88,10 +89,6 @@ class Content:
         writes = () if self.header is None else {self.header.write_id, *self.header.writes}
         folders = key.split("/")[:-1][:2]
         return next((name for name in folders if name in writes or has_write_id(f"{name}/")), None)
-
-    def draft(self, write_id: str, origin: dict[str, Any]) -> Draft:
-        """Return the draft of the same content; `origin` is added to its metadata."""
-        return self.manifest.redraft(write_id, metadata={**self.manifest.metadata, "copied_from": origin})
 
 
 def _stored(store: Store, shards: Sequence[ShardInfo]) -> Iterator[FileInfo]:
@@ -140,58 +137,6 @@ def vacuumed(store: Store, version: int) -> VersionNotFound:
         "keeps versions with a tag",
         version=version,
     )
-
-
-def split_draft(content: Content, target: Store, split: str, origin: dict[str, Any]) -> Draft:
-    """Return the draft of one split; tables of added columns are put below its write id if there are any.
-
-    The write id follows from the source's and the split, so that a repeated call returns the same version. The record
-    of source files is left out, because it is of all splits; the row hash of the split alone is not known.
-    """
-    write_id = split_write_id(content, split)
-    manifest = content.manifest
-    places = [place for place, shard in enumerate(manifest.shards) if shard.partition == split]
-    sidecars = []
-    for number, entry in enumerate(columns_of(manifest.sidecars)):
-        aligned: Sequence[ShardInfo] = shards_of(content.store, entry)
-        key = f"{write_id}/columns-{number}.arrow"
-        chosen = [aligned[place] for place in places]
-        sidecars.append(store_columns(target, key, chosen, entry.columns, entry.logical).to_json())
-    shards = tuple(manifest.select(split))
-    draft = content.draft(write_id, {**origin, "split": split})
-    return Draft(**{**vars(draft), "shards": shards, "sidecars": tuple(sidecars), "row_hash": ""})
-
-
-def split_write_id(content: Content, split: str) -> str:
-    """Return the write id of a copy of one split."""
-    text = f"{content.manifest.write_id}\n{content.manifest.digest}\n{split}"
-    return f"copy-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-
-
-def split_files(content: Content, split: str) -> Iterator[FileInfo]:
-    """Yield the files of one split, with those of added columns and of records of deletions.
-
-    Raises:
-        CatalogError: there is no such split.
-    """
-    yield from _stored(content.store, content.manifest.select(split))
-    partitions = [shard.partition for shard in content.manifest.shards]
-    for entry in columns_of(content.manifest.sidecars):
-        aligned = shards_of(content.store, entry)
-        own = [aligned[place] for place, name in enumerate(partitions) if name == split]
-        yield from _stored(content.store, own)
-    yield from content.erased_files()
-
-
-def plain_index(store: Store, newest: Newest) -> bytes:
-    """Return the index file of a set without versions.
-
-    Raises:
-        StoreNotFound: there is no set.
-    """
-    if newest.index is None:
-        raise no_shard_set(store)
-    return store.get_limited(INDEX, MAX_INDEX_BYTES)
 
 
 REMOVALS = ("vacuum", "purge")
@@ -272,12 +217,12 @@ class CopyTarget:
 
         `new` has the versions that were published since the state was read: number, None in a dry run, and records.
         """
-        recorded = set() if self.newest is None else _erasures(self.newest.erased)
+        recorded = set() if self.newest is None else set(map(erasure_id, self.newest.erased))
         found: list[tuple[int | None, set[str]]] = [
-            (header.version, _erasures(header.erased)) for header in list(self.usable())[::-1]
+            (header.version, set(map(erasure_id, header.erased))) for header in list(self.usable())[::-1]
         ]
         for number, erased in new:
-            recorded |= _erasures(erased)
+            recorded |= set(map(erasure_id, erased))
             found.append((number, set(recorded)))
         return tuple(number for number, had in found if number is not None and had != recorded)
 
@@ -305,11 +250,6 @@ class CopyTarget:
             if not self._is_published(owner):
                 markers.begin(self.store, owner)
 
-    def end(self, owners: Iterable[str]) -> None:
-        """Remove the markers of writes that are published now."""
-        for owner in owners:
-            markers.end(self.store, owner)
-
     def missing(self, content: Content, files: Iterable[FileInfo], *, is_checked: bool) -> Iterator[FileInfo]:
         """Yield the files that have to be copied; the markers were put before the first one is asked for.
 
@@ -330,11 +270,9 @@ class CopyTarget:
                     yield file
                 continue
             is_reusable = is_there and owner is not None and not self._is_published(owner)
+            expected = hashed(content.store, file) if is_reusable and is_checked else file
             # A crash of the machine may have left a file of the right size without its bytes.
-            must_check = is_checked or is_local
-            if not is_reusable or (
-                must_check and not _is_whole(self.store, hashed(content.store, file) if is_checked else file)
-            ):
+            if not is_reusable or ((is_checked or is_local) and not _is_whole(self.store, expected)):
                 yield file
 
     def is_needed(self, file: FileInfo) -> bool:
@@ -343,30 +281,26 @@ class CopyTarget:
 
     def _needed(self) -> Mapping[int, int]:
         """Return size by hash of the name of all objects that versions need which can be opened."""
-        if self._live is None:
-            self._live = {}
-            tables: set[tuple[str, str]] = set()
-            tables_seen: set[str] = set()  # segments, which versions share
-            for header in self.usable():
-                identity = header.table_key, repr(header.sidecars)
-                if identity not in tables:
-                    tables.add(identity)
-                    self._live |= self._sizes(header, tables_seen)
+        if self._live is not None:
+            return self._live
+        self._live = {}
+        contents: set[tuple[str, str]] = set()
+        segments: set[str] = set()  # which versions share
+        for header in self.usable():
+            identity = header.table_key, repr(header.sidecars)
+            if identity in contents:
+                continue
+            contents.add(identity)
+            others = [*live_keys(self.store, header.sidecars), *erased_keys(header)]
+            for sha256, shards in tables_in(read_manifest(self.store, header, recount=False).shards):
+                if not sha256 or sha256 not in segments:
+                    self._live |= {_hash(name): size for part in stored_sizes_of(shards) for name, size in part}
+                    others += block_files_of(shards)
+                    segments.add(sha256)
+            for key in others:
+                with suppress(StoreNotFound):  # copied again
+                    self._live[_hash(key)] = self.store.size(key)
         return self._live
-
-    def _sizes(self, header: Header, seen: set[str]) -> dict[int, int]:
-        manifest = read_manifest(self.store, header, recount=False)
-        found: dict[int, int] = {}
-        others = [*live_keys(self.store, header.sidecars), *erased_keys(header)]
-        for sha256, shards in tables_in(manifest.shards):
-            if not sha256 or sha256 not in seen:
-                found |= {_hash(name): size for part in stored_sizes_of(shards) for name, size in part}
-                others += block_files_of(shards)
-                seen.add(sha256)
-        for key in others:
-            with suppress(StoreNotFound):  # copied again
-                found[_hash(key)] = self.store.size(key)
-        return found
 
     def _is_published(self, owner: str) -> bool:
         is_remembered = self.newest is not None and owner in self.newest.writes
@@ -375,7 +309,11 @@ class CopyTarget:
 
 def has_same_content(one: Header, other: Header) -> bool:
     """Return whether two versions have the same shards, added columns and logical types."""
-    return (one.digest, _digests(one), dict(one.logical)) == (other.digest, _digests(other), dict(other.logical))
+    first, second = (
+        (header.digest, [entry.get("digest") or entry.get("sha256") for entry in header.sidecars], dict(header.logical))
+        for header in (one, other)
+    )
+    return first == second
 
 
 def has_same_records(one: Header, other: Header) -> bool:
@@ -383,14 +321,6 @@ def has_same_records(one: Header, other: Header) -> bool:
     return {(erasure_id(entry), bool(entry.get("purged"))) for entry in one.erased} <= {
         (erasure_id(entry), purged) for entry in other.erased for purged in (False, bool(entry.get("purged")))
     }
-
-
-def _erasures(erased: Iterable[Mapping[str, Any]]) -> set[str]:
-    return {erasure_id(entry) for entry in erased}
-
-
-def _digests(header: Header) -> list[object]:
-    return [entry.get("digest") or entry.get("sha256") for entry in header.sidecars]
 
 
 def _is_whole(store: Store, file: FileInfo) -> bool:

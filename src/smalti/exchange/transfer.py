@@ -14,11 +14,12 @@ import os
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,7 +29,8 @@ from smalti.catalog.commit import put_and_check
 from smalti.errors import ArgumentError, ChecksumMismatch, StoreError, StoreTimeout
 from smalti.format.hashing import compare_digests, new_hash
 from smalti.format.index import FileInfo
-from smalti.storage import Store
+from smalti.storage import Place, Store, open_store
+from smalti.storage.opening import check_apart
 
 _HASH = "xxh3_64"  # of files whose writer recorded none
 _SYNCED_AT_ONCE = 1024
@@ -90,57 +92,62 @@ class BlockFile(FileInfo):
 
 
 class Transfer:
-    """The copying of objects between two stores under the same keys."""
+    """The copying of objects from one store to another under the same keys."""
 
-    def __init__(self, source: Store, target: Store, options: CopyOptions, on_progress: Progress | None = None) -> None:
-        self._source, self._target, self._options = source, target, options
+    def __init__(
+        self, source: Place, target: Place, options: CopyOptions | None, on_progress: Progress | None, *, dry_run: bool
+    ) -> None:
+        """Open both stores.
+
+        Raises:
+            CatalogError: they are the same place, or one lies inside the other.
+        """
+        self.source, self.target = open_store(source), open_store(target)
+        self.options, self.dry_run = options or CopyOptions(), dry_run
+        check_apart(self.source, self.target, advice="copy to another place")
         self._on_progress = on_progress
-        self._is_server_side = options.server_side and target.can_copy_from(source)
-        self._room = _Room(options.memory_limit, options.timeout_seconds)
+        self._is_server_side = self.options.server_side and self.target.can_copy_from(self.source)
+        self._room = _Room(self.options.memory_limit, self.options.timeout_seconds)
         self._is_stopped = threading.Event()
 
-    def run(self, files: Iterable[FileInfo], total: int) -> None:
-        """Copy all files, and make them durable; `total` is their size in bytes, for the progress.
+    def run(self, files: Sequence[FileInfo]) -> None:
+        """Copy all files, and make them durable.
 
         Raises:
             ChecksumMismatch: an object at the source is not what its manifest declares.
             StoreError: an object could not be read or written.
         """
-        done = 0
+        done, total = 0, sum(file.num_bytes for file in files)
         running: deque[Future[FileInfo]] = deque()
         keys: list[str] = []
-        pool = ThreadPoolExecutor(self._options.max_workers, thread_name_prefix="smalti-copy")
+        waiting = iter(files)
+        pool = ThreadPoolExecutor(self.options.max_workers, thread_name_prefix="smalti-copy")
         try:
-            for copied in self._results(pool, running, iter(files)):
+            while True:
+                missing = 2 * self.options.max_workers - len(running)
+                running.extend(pool.submit(self._copy, file) for file in islice(waiting, missing))
+                if not running:
+                    break
+                copied = self._first(running)
                 done += copied.num_bytes
                 keys.append(copied.basename)
                 if len(keys) == _SYNCED_AT_ONCE:
-                    self._target.sync(keys)
+                    self.target.sync(keys)
                     keys.clear()
                 if self._on_progress is not None:
                     self._on_progress(done, total)
-            self._target.sync(keys)
+            self.target.sync(keys)
         finally:
             self._is_stopped.set()
             for future in running:
                 future.cancel()
             pool.shutdown(wait=True, cancel_futures=True)  # requests have deadlines
 
-    def _results(
-        self, pool: ThreadPoolExecutor, running: deque[Future[FileInfo]], files: Iterator[FileInfo]
-    ) -> Iterator[FileInfo]:
-        for file in files:
-            running.append(pool.submit(self._copy, file))
-            if len(running) >= 2 * self._options.max_workers:
-                yield self._first(running)
-        while running:
-            yield self._first(running)
-
     def _first(self, running: deque[Future[FileInfo]]) -> FileInfo:
         future = running[0]
-        if not wait([future], timeout=self._options.timeout_seconds).done:
+        if not wait([future], timeout=self.options.timeout_seconds).done:
             raise StoreTimeout(
-                f"{self._target.url}: an object was not copied within {self._options.timeout_seconds:.0f} s; look at "
+                f"{self.target.url}: an object was not copied within {self.options.timeout_seconds:.0f} s; look at "
                 "the stores and the network, and copy again: what is complete is not copied twice"
             )
         running.popleft()
@@ -149,47 +156,35 @@ class Transfer:
     def _copy(self, file: FileInfo) -> FileInfo:
         if self._is_stopped.is_set():
             return file
+        key = file.basename
         if self._is_server_side:
-            put_and_check(
-                partial(self._target.copy_from, self._source, file.basename),
-                self._target,
-                file.basename,
-                file.num_bytes,
-                error=StoreError,
-            )
-        elif file.num_bytes <= self._options.memory_limit:
+            self._put(file, partial(self.target.copy_from, self.source, key))
+        elif file.num_bytes <= self.options.memory_limit:
             with self._room.taken(file.num_bytes, self._is_stopped):
-                file = self._copy_in_memory(file)
+                out = io.BytesIO()
+                file = self._fetch(file, out)
+                self._put(file, partial(self.target.put_unsynced, key, out.getvalue()))
         else:
             with tempfile.TemporaryDirectory(prefix="smalti-copy-") as folder:
-                file = self._copy_by_file(file, Path(folder, "object"))
-        if self._options.read_back:
-            check_object(self._target, hashed(self._source, file))
+                path = Path(folder, "object")
+                with path.open("wb") as stored:
+                    file = self._fetch(file, stored)
+                self._put(file, partial(self.target.put_file, key, path))
+        if self.options.read_back:
+            check_object(self.target, hashed(self.source, file))
         return file
-
-    def _copy_in_memory(self, file: FileInfo) -> FileInfo:
-        out = io.BytesIO()
-        read = self._fetch(file, out)
-        self._put(file, partial(self._target.put_unsynced, file.basename, out.getvalue()))
-        return read
-
-    def _copy_by_file(self, file: FileInfo, path: Path) -> FileInfo:
-        with path.open("wb") as out:
-            read = self._fetch(file, out)
-        self._put(file, partial(self._target.put_file, file.basename, path))
-        return read
 
     def _fetch(self, file: FileInfo, out: BinaryIO) -> FileInfo:
         """Fetch an object into an empty file; once more if it is not what its manifest declares."""
         try:
-            return _fetch_checked(self._source, file, out)
+            return _fetch_checked(self.source, file, out)
         except ChecksumMismatch:
             out.seek(0)
             out.truncate()
-            return _fetch_checked(self._source, file, out)
+            return _fetch_checked(self.source, file, out)
 
     def _put(self, file: FileInfo, put: Callable[[], object]) -> None:
-        put_and_check(put, self._target, file.basename, file.num_bytes, error=StoreError)
+        put_and_check(put, self.target, file.basename, file.num_bytes, error=StoreError)
 
 
 class _Room:

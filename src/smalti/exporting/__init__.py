@@ -1,7 +1,7 @@
 """Export: a version of a shard set, or parts of it, as WebDataset tar files or Parquet files with the same values.
 
-`steps` has the public function and the steps; `record` divides the samples among files and keeps what is done
-in the target, `parquet` and `webdataset` write one file each. Reading such files is done by `smalti.conversion`.
+`steps` has the public function, its steps and the record that it keeps in the target; `parquet` and `webdataset` write
+one file each. Reading such files is done by `smalti.conversion`.
 """
 
 from smalti.exporting.steps import ExportReport, export

@@ -8,30 +8,55 @@
 
 Every shard is verified before its samples are written. An export that stops leaves whole files and a record that says
 that it is incomplete; the same call continues it.
+
+`_smalti_export.json` is put before the first file, with `"complete": false`, and replaced after the last one. Files are
+put in one step each, so a file that exists is whole. An empty `_SUCCESS` is put last, as Spark does, for programs that
+wait for it. Names that begin with `_` are ignored by readers of folders of Parquet files.
 """
 
+import hashlib
+import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
-from smalti.errors import ArgumentError, MixedSplitsWarning, SchemaError
-from smalti.exporting import parquet, record, webdataset
-from smalti.exporting.record import FilePlan, plan_files
-from smalti.format import parse_byte_count
-from smalti.format.reading.arrow import ArrowColumn, encode_schema
+from smalti.errors import (
+    ArgumentError,
+    CatalogError,
+    FormatError,
+    MixedSplitsWarning,
+    SchemaError,
+    StoreError,
+    StoreExists,
+    StoreNotFound,
+)
+from smalti.exporting import parquet, webdataset
+from smalti.format import load_strict, parse_byte_count
+from smalti.format.index import MAX_INDEX_BYTES
+from smalti.format.reading.arrow import encode_schema
 from smalti.storage import Place, Store, open_store
+from smalti.storage.local import sync_path
 from smalti.storage.opening import check_apart
+from smalti.storage.store import put_own, temporary_name
 from smalti.stream import StreamOptions
-from smalti.stream.arrow import ArrowReader, spans_of
+from smalti.stream.arrow import ArrowReader, RowSpan, group_spans, spans_of
 from smalti.stream.shard_set import ShardSet, find_shard_set
 
 Format = Literal["webdataset", "parquet"]
 _MAX_WORKERS = 16
 _COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 _DEFAULT_LIMIT = "512mb"
+RECORD = "_smalti_export.json"
+SUCCESS = "_SUCCESS"
+_FORMAT = 1
+_ADVICE = "give another folder, or remove this one"
 
 
 @dataclass(frozen=True)
@@ -58,23 +83,17 @@ class ExportReport:
 
 
 @dataclass(frozen=True)
-class _FileWriter:
-    """The writer of the files of one export."""
+class FilePlan:
+    """One file to write."""
 
-    reader: ArrowReader
-    target: Store
-    format: str
-    names: Mapping[str, str] = field(default_factory=dict)
-    compression: str = "zstd"
+    key: str
+    """Name below the target, such as `train/part-00003-of-00012.tar`."""
+    spans: tuple[RowSpan, ...]
 
-    def write(self, plan: FilePlan) -> int:
-        """Write a file and return its size, bytes."""
-        with record.new_object(self.target, plan.key) as path:
-            if self.format == "parquet":
-                parquet.write_parquet(path, self.reader, plan.spans, self.compression)
-            else:
-                webdataset.write_tar(path, self.reader, plan.spans, self.names)
-            return path.stat().st_size
+    @property
+    def num_samples(self) -> int:
+        """Samples of the file."""
+        return sum(span.end - span.begin for span in self.spans)
 
 
 def export(  # noqa: PLR0913 -- the options of one call
@@ -134,17 +153,28 @@ def export(  # noqa: PLR0913 -- the options of one call
         warnings.simplefilter("ignore", MixedSplitsWarning)
         found = find_shard_set(StreamOptions(source.url, split, version, tag, store=source, allow_unsafe_types=True))
     reader = ArrowReader.of(found, columns)
-    _require_columns(reader)
-    writer = _FileWriter(reader, target, format, dict(names or {}), compression or "zstd")
-    suffix, overhead = _layout(writer)
-    plans = plan_files(spans_of(found), suffix, limit, overhead)
-    facts = _facts(found, writer, limit)
-    sizes, is_complete = record.begin(target, facts, plans)
+    if not reader.columns:
+        raise SchemaError("the export has no columns: name at least one in `columns`")
+    is_parquet, codec = format == "parquet", compression or "zstd"
+    members = [] if is_parquet else webdataset.member_plans(reader.columns, names or {}, reader.logical)
+    suffix = parquet.SUFFIX if is_parquet else webdataset.SUFFIX
+    plans = _plan_files(spans_of(found), suffix, limit, webdataset.OVERHEAD * len(members))
+    facts = _facts(found, reader, limit, codec if is_parquet else None, members)
+
+    def write(plan: FilePlan) -> int:
+        with _new_object(target, plan.key) as path:
+            if is_parquet:
+                parquet.write_parquet(path, reader, plan.spans, codec)
+            else:
+                webdataset.write_tar(path, reader, plan.spans, members)
+            return path.stat().st_size
+
+    sizes, is_complete = _begin(target, facts, plans)
     reused = len(sizes)
     missing = [plan for plan in plans if plan.key not in sizes]
     if not is_complete:
-        sizes |= _write_all(writer, missing, workers, lambda done: on_file and on_file(reused + done, len(plans)))
-        record.complete(target, facts, plans, sizes)
+        sizes |= _write_all(write, missing, workers, lambda done: on_file and on_file(reused + done, len(plans)))
+        _complete(target, facts, plans, sizes)
     return ExportReport(
         url=target.url,
         format=format,
@@ -172,77 +202,192 @@ def _check_options(format: str, names: Any, compression: str | None, workers: in
         raise ArgumentError(f"`workers` is {workers}; expected at least 1")
 
 
-def _require_columns(reader: ArrowReader) -> None:
-    if not reader.columns:
-        raise SchemaError("the export has no columns: name at least one in `columns`")
-
-
-def _layout(writer: _FileWriter) -> tuple[str, int]:
-    """Return the ending of the files' names, and the bytes that the format adds to a sample."""
-    if writer.format == "parquet":
-        return parquet.SUFFIX, 0
-    plans = webdataset.member_plans(writer.reader.columns, writer.names, writer.reader.logical)
-    return webdataset.SUFFIX, webdataset.OVERHEAD * len(plans)
-
-
-def _facts(found: ShardSet, writer: _FileWriter, limit: int) -> dict[str, Any]:
-    """Return what the record says of the export."""
-    manifest, reader = found.manifest, writer.reader
-    source = {
-        "url": found.store.url,
-        "version": manifest.version,
-        "digest": manifest.digest,
-        "split": found.options.split,
-    }
+def _facts(
+    found: ShardSet, reader: ArrowReader, limit: int, codec: str | None, members: Sequence[webdataset.MemberPlan]
+) -> dict[str, Any]:
+    """Return what the record says of the export; `codec` is that of Parquet, and None for tar files."""
+    identity = {"digest": found.manifest.digest, "split": found.options.split}
     facts: dict[str, Any] = {
-        "format": writer.format,
-        "source": source,
+        "format": "parquet" if codec else "webdataset",
+        "source": {"url": found.store.url, "version": found.manifest.version, **identity},
         "size_limit": limit,
         "columns": [column.name for column in reader.columns],
         "schema": encode_schema(reader.schema),
     }
-    if writer.format == "parquet":
-        facts["compression"] = writer.compression
+    if codec is not None:
+        facts["compression"] = codec
     else:
-        plans = webdataset.member_plans(reader.columns, writer.names, reader.logical)
-        facts["members"] = {plan.column.name: plan.extension for plan in plans}
-        facts["stored"] = {column.name: _stored(reader, column) for column in reader.columns}
-    identity = {key: value for key, value in facts.items() if key != "source"} | {
-        "digest": manifest.digest,
-        "split": found.options.split,
-    }
-    return {"fingerprint": record.fingerprint_of(identity), **facts}
-
-
-def _stored(reader: ArrowReader, column: ArrowColumn) -> dict[str, Any]:
-    """Return encoding and logical type of a column, by which a conversion stores its members again."""
-    logical = {key: value for key, value in reader.logical.get(column.name, {}).items() if key != "mask"}
-    has_type = logical.get("type") not in (None, "plain")
-    return {"encoding": column.encoding, **({"logical": logical} if has_type else {})}
+        facts["members"] = {plan.column.name: plan.extension for plan in members}
+        facts["stored"] = {}
+        for column in reader.columns:  # by which a conversion stores its members again
+            logical = {key: value for key, value in reader.logical.get(column.name, {}).items() if key != "mask"}
+            has_type = logical.get("type") not in (None, "plain")
+            facts["stored"][column.name] = {"encoding": column.encoding, **({"logical": logical} if has_type else {})}
+    # Equal fingerprints mean equal files.
+    marks = {name: value for name, value in facts.items() if name != "source"} | identity
+    return {"fingerprint": hashlib.sha256(json.dumps(marks, sort_keys=True).encode()).hexdigest(), **facts}
 
 
 def _write_all(
-    writer: _FileWriter, plans: Sequence[FilePlan], workers: int | None, on_done: Callable[[int], Any]
+    write: Callable[[FilePlan], int], plans: Sequence[FilePlan], workers: int | None, on_done: Callable[[int], Any]
 ) -> dict[str, int]:
     """Write files side by side; the first error stops the export once the files that were begun are whole or gone."""
     sizes: dict[str, int] = {}
     count = min(workers or min(os.cpu_count() or 1, _MAX_WORKERS), max(1, len(plans)))
     with ThreadPoolExecutor(count, thread_name_prefix="smalti-export") as pool:
-        running: dict[Future[int], str] = {}
         waiting = iter(plans)
+        running = {pool.submit(write, plan): plan.key for plan in islice(waiting, count)}
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                sizes[running.pop(future)] = future.result()
+                on_done(len(sizes))
+            running |= {pool.submit(write, plan): plan.key for plan in islice(waiting, count - len(running))}
+    return sizes
+
+
+def _plan_files(spans: Sequence[RowSpan], suffix: str, size_limit: int, overhead: int = 0) -> list[FilePlan]:
+    """Return the files of an export, by split and in the order of the samples.
+
+    Args:
+        spans: All samples; those of a split are neighbours.
+        suffix: Ending of the files' names.
+        size_limit: Most bytes of samples in a file, before compression and about: an average of each shard counts.
+        overhead: Bytes that the format adds to each sample.
+    """
+    splits: dict[str | None, list[RowSpan]] = {}
+    for span in spans:
+        splits.setdefault(span.shards[0].partition, []).append(span)
+    plans = []
+    for split, members in splits.items():
+        groups = group_spans(members, size_limit, overhead)
+        folder = f"{split}/" if split else ""
+        width = max(5, len(str(len(groups))))
+        for number, group in enumerate(groups):
+            key = f"{folder}part-{number:0{width}d}-of-{len(groups):0{width}d}{suffix}"
+            plans.append(FilePlan(key, tuple(group)))
+    return plans
+
+
+def _begin(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan]) -> tuple[dict[str, int], bool]:
+    """Put the record, or find the one of an earlier attempt.
+
+    Returns:
+        The files that exist already, with their sizes, and whether that is the whole export. A file whose size is not
+        that of a complete record is not one of them: another program has changed it.
+
+    Raises:
+        CatalogError: The target holds something else.
+        StoreError: The store failed.
+    """
+    known = _read_record(store)
+    if known is None:
+        first = next(iter(store.list()), None)
+        if first is not None:
+            raise CatalogError(
+                f"{store.url} is not empty: it has {first.key!r}, and no export; {_ADVICE}",
+                url=store.url,
+                key=first.key,
+            )
         try:
-            while True:
-                for plan in waiting:
-                    running[pool.submit(writer.write, plan)] = plan.key
-                    if len(running) >= count:
-                        break
-                if not running:
-                    return sizes
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    sizes[running.pop(future)] = future.result()
-                    on_done(len(sizes))
-        except BaseException:
-            for future in running:
-                future.cancel()
-            raise
+            put_own(store, RECORD, _encode(facts, plans, {}, is_complete=False))
+            return {}, False
+        except StoreExists:  # another process
+            known = _read_record(store)
+    if known is None or known.get("fingerprint") != facts["fingerprint"]:
+        other = known.get("source") if known is not None else None
+        source = f"version {other['version']} of {other['url']}" if isinstance(other, dict) else "unknown"
+        raise CatalogError(
+            f"{store.url} holds another export ({source}), of another version or with other options; {_ADVICE}",
+            url=store.url,
+        )
+    present = {item.key: item.num_bytes for item in store.list()}
+    recorded = {entry["name"]: entry.get("bytes") for entry in known["files"]}
+    sizes = {
+        plan.key: present[plan.key]
+        for plan in plans
+        if plan.key in present and recorded.get(plan.key) in {None, present[plan.key]}
+    }
+    return sizes, bool(known["complete"]) and len(sizes) == len(plans) and SUCCESS in present
+
+
+def _complete(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan], sizes: Mapping[str, int]) -> None:
+    """Check that all files are in the store, and mark the export as complete.
+
+    Raises:
+        StoreNotFound: A file was removed meanwhile.
+    """
+    found = {item.key: item.num_bytes for item in store.list()}
+    for plan in plans:
+        if found.get(plan.key) != sizes[plan.key]:
+            raise StoreNotFound(
+                f"{store.locate(plan.key)}: expected {sizes[plan.key]} bytes, found {found.get(plan.key, 'no file')}; "
+                "another program changed the target during the export: run it again",
+                key=plan.key,
+                url=store.url,
+            )
+    for upload in list(store.unfinished_uploads()):  # of attempts that were killed
+        if upload.key in sizes:
+            store.abort_upload(upload)
+    store.put(RECORD, _encode(facts, plans, sizes, is_complete=True))
+    store.put(SUCCESS, b"")
+
+
+def _read_record(store: Store) -> dict[str, Any] | None:
+    """Return the record of an export; None if there is none.
+
+    Raises:
+        FormatError: It cannot be read.
+    """
+    try:
+        data = store.get_limited(RECORD, MAX_INDEX_BYTES)
+    except StoreNotFound:
+        return None
+    record = load_strict(data, where=store.locate(RECORD))
+    if not isinstance(record, dict) or record.get("smalti_export") != _FORMAT:
+        raise FormatError(
+            f"{store.locate(RECORD)}: expected the record of an export in format {_FORMAT}; update smalti", key=RECORD
+        )
+    return record
+
+
+def _encode(
+    facts: Mapping[str, Any], plans: Sequence[FilePlan], sizes: Mapping[str, int], *, is_complete: bool
+) -> bytes:
+    files = [
+        {"name": plan.key, "samples": plan.num_samples} | ({"bytes": sizes[plan.key]} if plan.key in sizes else {})
+        for plan in plans
+    ]
+    record = {"smalti_export": _FORMAT, "complete": is_complete, **facts, "files": files}
+    return json.dumps(record, indent=1).encode()
+
+
+@contextmanager
+def _new_object(store: Store, key: str) -> Iterator[Path]:
+    """Yield the path of a file to write, and put it under the key in one step afterwards; nothing after an error.
+
+    Raises:
+        StoreError: The file cannot be written or put.
+    """
+    target = store.local_path(key)
+    try:
+        if target is None:
+            with TemporaryDirectory(prefix="smalti-export-") as folder:
+                path = Path(folder) / "file"
+                yield path
+                store.put_file(key, path)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path = target.parent / temporary_name(target.name)
+        try:
+            yield path
+            sync_path(path)
+            path.replace(target)
+        finally:
+            path.unlink(missing_ok=True)
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {store.locate(key)}: {error.strerror or error}", key=key, url=store.url
+        ) from error

@@ -23,7 +23,6 @@ import pyarrow.types as pt
 
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
-from smalti.format.encodings.encoding import Array
 from smalti.format.encodings.images import ImageList
 from smalti.format.encodings.numbers import NdArray
 from smalti.format.encodings.objects import Json
@@ -82,9 +81,8 @@ def member_plans(
     return plans
 
 
-def write_tar(path: Path, reader: ArrowReader, spans: Iterable[RowSpan], names: Mapping[str, str]) -> None:
+def write_tar(path: Path, reader: ArrowReader, spans: Iterable[RowSpan], plans: Sequence[MemberPlan]) -> None:
     """Write the samples of these spans to a new file; memory holds one batch."""
-    plans = member_plans(reader.columns, names, reader.logical)
     with path.open("wb", buffering=1 << 20) as out:
         for span in spans:
             for first_row, stored in reader.gathered(span):
@@ -149,16 +147,12 @@ def _form(column: ArrowColumn, logical: Mapping[str, Any]) -> tuple[str, Callabl
         return "json", lambda stored: _texts(column.array(stored), json.dumps)
     if pt.is_integer(kind):
         return "cls", lambda stored: _texts(column.array(stored), str)
-    return "txt", lambda stored: _bytes(_as_text(column.array(stored)))
+    return "txt", lambda stored: _bytes(column.array(stored).cast(pa.string()))
 
 
 def _bytes(array: pa.Array) -> Contents:
     found: list[bytes | None] = array.cast(pa.large_binary()).to_pylist()
     return found
-
-
-def _as_text(array: pa.Array) -> pa.Array:
-    return array if pt.is_string(array.type) else array.cast(pa.string())
 
 
 def _texts(array: pa.Array, write: Callable[[Any], str]) -> Contents:
@@ -186,12 +180,9 @@ def _arrays(column: ArrowColumn, codec: NdArray, logical: Mapping[str, Any], sto
     if isinstance(values, Ragged):
         values = codec.decode_many(values.data, values.offsets)
     convert = number_type(logical["of"]).many if logical.get("type") == "array" else None
-    found = [_npy(array if convert is None else np.asarray(convert(array))) for array in values]
-    return _without_nulls(found, column, stored)
-
-
-def _npy(array: Array) -> bytes:
-    return _npy_header(array.dtype, array.shape) + array.tobytes()
+    arrays = (array if convert is None else np.asarray(convert(array)) for array in values)
+    files = [_npy_header(array.dtype, array.shape) + array.tobytes() for array in arrays]
+    return _without_nulls(files, column, stored)
 
 
 @lru_cache(maxsize=1024)

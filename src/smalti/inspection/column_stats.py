@@ -82,18 +82,6 @@ class ColumnStats:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class ColumnBatch:
-    """The values of a column in some rows: as stored, and as readers see them."""
-
-    stored: Any
-    """An array of numbers or a `Ragged`, from `Shard.gather`; a list of texts for text shards."""
-    values: Any
-    """The same, decoded, with their logical types."""
-    rows: npt.NDArray[np.int64]
-    """Number of each row."""
-
-
 class ColumnStatsOf:
     """Accumulates the statistics of one column."""
 
@@ -103,21 +91,31 @@ class ColumnStatsOf:
         self.logical = "" if family == "plain" else str(family)
         self.kind = ""
         self.count = self.nulls = 0
-        self._decode = decode
         self._distinct, self._classes = DistinctOf(), ClassesOf()
         self._values, self._lengths = DistributionOf(), DistributionOf()
         self._images = _ImagesOf(decode=decode)
         self._shapes: Counter[str] = Counter()
 
-    def add(self, batch: ColumnBatch, mapper: Mapper) -> None:
-        """Add the values of some rows."""
-        is_known = ~null_mask(batch.values)
-        self.count += len(batch.rows)
+    def add(self, stored: Any, values: Any, rows: npt.NDArray[np.int64], mapper: Mapper) -> None:
+        """Add the values of some rows.
+
+        Args:
+            stored: The values as stored: an array of numbers or a `Ragged`, from `Shard.gather`; a list of texts for
+                text shards.
+            values: The same, decoded, with their logical types.
+            rows: Number of each row.
+            mapper: Runs the decoding of images.
+        """
+        is_known = ~null_mask(values)
+        self.count += len(rows)
         self.nulls += int(np.count_nonzero(~is_known))
-        hashes, lengths = _hashes_and_lengths(batch.stored)
-        rows = batch.rows[is_known]
+        hashes, lengths = _hashes_and_lengths(stored)
+        rows = rows[is_known]
         self._distinct.add(hashes[is_known], rows)
-        values = known_values(batch.values, is_known)
+        if isinstance(values, np.ndarray):
+            values = np.asarray(values)[is_known]
+        else:
+            values = [value for value, known in zip(values, is_known.tolist(), strict=True) if known]
         self.kind = self.kind or _kind_of(values, self.encoding)
         if self.kind in ("number", "boolean", "time"):
             self._add_numbers(values)
@@ -150,8 +148,7 @@ class ColumnStatsOf:
         self._classes.add(exact if len(exact) == len(values) else map(str, values))
 
     def _add_arrays(self, values: Any) -> None:
-        arrays = list(values) if isinstance(values, np.ndarray) else values
-        for array in arrays:
+        for array in values:
             shape = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
             if shape in self._shapes or len(self._shapes) < _MAX_SHAPES:
                 self._shapes[shape] += 1
@@ -234,13 +231,6 @@ def null_mask(values: Any) -> npt.NDArray[np.bool_]:
     if isinstance(values, np.ndarray):
         return np.zeros(len(values), np.bool_)
     return np.fromiter((value is None for value in values), np.bool_, len(values))
-
-
-def known_values(values: Any, is_known: npt.NDArray[np.bool_]) -> Any:
-    """Return the values that are not null: an array or a list, as the column has them."""
-    if isinstance(values, np.ndarray):
-        return np.asarray(values)[is_known]
-    return [value for value, known in zip(values, is_known.tolist(), strict=True) if known]
 
 
 def hash_pieces(data: memoryview, ends: npt.NDArray[np.int64]) -> Hashes:

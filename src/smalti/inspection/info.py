@@ -12,14 +12,12 @@ import numpy as np
 
 from smalti.attributes import whole_number
 from smalti.catalog import Manifest
-from smalti.catalog.header import Header
 from smalti.catalog.manifest import has_write_id
 from smalti.catalog.opening import WantedVersion, find_newest, open_version
-from smalti.catalog.sidecars import SOURCES, aligned_shards, columns_of
+from smalti.catalog.sidecars import aligned_shards, columns_of, sources_of
 from smalti.catalog.table.shard_table import bytes_of, kinds_of, sizes_of
 from smalti.catalog.tags import tags
 from smalti.errors import CatalogError, StoreError, StoreNotFound
-from smalti.format import ShardInfo
 from smalti.format.index import PARQUET
 from smalti.format.logical import MASK_SUFFIX
 from smalti.inspection.reading import VersionRows, explain_missing
@@ -155,8 +153,16 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
         aligned = aligned_shards(store, entry, manifest.shards)
         of_split = bytes_of(aligned if split is None else aligned.of_partition(split))
         num_bytes, raw_bytes = num_bytes + int(of_split.stored.sum()), raw_bytes + int(of_split.raw.sum())
-    newest = _newest(store) if manifest.version else None
-    sources = next((entry for entry in manifest.sidecars if entry.get("kind") == SOURCES), None)
+    newest = None
+    if manifest.version:
+        with suppress(CatalogError):  # it is not there, so that only an older one can be described
+            newest = find_newest(store, lenient=True).header
+    sources = sources_of(manifest.sidecars)
+    common = [set(file.hashes) for each in main_kinds for file in each.stored_files]
+    splits = []
+    for name in manifest.partitions:
+        own = manifest.select(name)
+        splits.append(SplitInfo(name, int(sizes_of(own).sum()), len(own), int(bytes_of(own).stored.sum())))
     return Info(
         url=store.url,
         written_by=_writer(manifest),
@@ -174,22 +180,14 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
         num_bytes=num_bytes,
         raw_bytes=raw_bytes,
         compression=tuple(sorted({each.compression for each in main_kinds if each.compression})),
-        hashes=_hashes(main_kinds),
-        splits=tuple(_split(manifest, name) for name in manifest.partitions),
+        hashes=tuple(sorted(set.intersection(*common))) if common else (),
+        splits=tuple(splits),
         columns=_columns(manifest),
         source_files=None if sources is None else int(sources.get("files", 0)),
         lineage=dict(manifest.lineage),
         metadata=dict(manifest.metadata),
         split=split,
     )
-
-
-def _newest(store: Store) -> Header | None:
-    """Return the header of the newest version; None if it is not there, so that only an older one can be described."""
-    try:
-        return find_newest(store, lenient=True).header
-    except CatalogError:
-        return None
 
 
 def _writer(manifest: Manifest) -> str:
@@ -201,11 +199,6 @@ def _writer(manifest: Manifest) -> str:
     return MOSAICML if name.rpartition("/")[2].startswith("shard.") else UNKNOWN
 
 
-def _hashes(kinds: Sequence[ShardInfo]) -> tuple[str, ...]:
-    common = [set(file.hashes) for each in kinds for file in each.stored_files]
-    return tuple(sorted(set.intersection(*common))) if common else ()
-
-
 def _tags(store: Store, manifest: Manifest) -> dict[str, int] | None:
     if not manifest.version:
         return {}
@@ -213,11 +206,6 @@ def _tags(store: Store, manifest: Manifest) -> dict[str, int] | None:
         return tags(store)
     except StoreError:  # a store that answers reads may refuse, or not support, listings
         return None
-
-
-def _split(manifest: Manifest, name: str) -> SplitInfo:
-    shards = manifest.select(name)
-    return SplitInfo(name, int(sizes_of(shards).sum()), len(shards), int(bytes_of(shards).stored.sum()))
 
 
 def _columns(manifest: Manifest) -> tuple[ColumnInfo, ...]:
@@ -229,19 +217,14 @@ def _columns(manifest: Manifest) -> tuple[ColumnInfo, ...]:
         logical |= entry.logical
     nullable = {name for name, kind in logical.items() if isinstance(kind, dict) and kind.get("mask")}
     masks = {name + MASK_SUFFIX for name in nullable}
-    return tuple(
-        ColumnInfo(name, encodings[name], _logical(logical.get(name)), name in nullable, is_added)
-        for name, is_added in found.items()
-        if name not in masks
-    )
-
-
-def _logical(kind: Any) -> Any:
-    """Return a logical type without its mark of nulls; None if the stored values are the values."""
-    if not isinstance(kind, dict):
-        return None
-    own = {name: value for name, value in kind.items() if name != "mask"}
-    return None if own == {"type": "plain"} else own
+    columns = []
+    for name in (name for name in found if name not in masks):
+        kind, own = logical.get(name), None
+        if isinstance(kind, dict):  # without its mark of nulls; None if the stored values are the values
+            own = {key: value for key, value in kind.items() if key != "mask"}
+        own = None if own == {"type": "plain"} else own
+        columns.append(ColumnInfo(name, encodings[name], own, name in nullable, found[name]))
+    return tuple(columns)
 
 
 DEFAULT_ROWS = 10
@@ -269,18 +252,12 @@ class Head:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows as JSON; `smalti.inspection.values` describes the values."""
-        return {
-            "url": self.url,
-            "version": self.version,
-            "digest": self.digest,
-            "split": self.split,
-            "num_rows": self.num_rows,
-            "columns": dict(self.columns),
-            "rows": [
-                {"row": number, "values": {name: value_json(row[name], self.columns[name]) for name in row}}
-                for number, row in zip(self.numbers, self.rows, strict=True)
-            ],
-        }
+        facts = {name: value for name, value in vars(self).items() if name != "numbers"}
+        rows = [
+            {"row": number, "values": {name: value_json(row[name], self.columns[name]) for name in row}}
+            for number, row in zip(self.numbers, self.rows, strict=True)
+        ]
+        return {**facts, "rows": rows}
 
 
 def head(  # noqa: PLR0913

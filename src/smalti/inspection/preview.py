@@ -364,14 +364,22 @@ def _class_names(rows: VersionRows, measured: Stats) -> dict[str, dict[str, str]
 
 
 def _thumbnail_cell(data: bytes, encoding: str) -> Mapping[str, Any]:
+    """Return the cell of an encoded image, or of a raw one (`pil`): upright and small, or what is wrong with it."""
     found = summarize_image(data, encoding)
     if found.fault:
         return {"text": found.text(), "fault": True}
+    out = io.BytesIO()
     try:
-        image = thumbnail_image(data, encoding)
+        if encoding == "pil":
+            image = parse_encoding("pil").decode(data).convert("RGB")
+        else:
+            pixels = turn_upright(decode_rgb(data, min_size=THUMBNAIL), exif_orientation(data))
+            image = Image.fromarray(np.ascontiguousarray(pixels))
+        image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
     except (BadImageError, OSError, ValueError) as error:
         return {"text": f"does not decode: {cut(str(error), 200)}", "fault": True}
-    return {"src": _data_url(image), "text": found.text()}
+    image.save(out, "WEBP", quality=70, method=2)
+    return {"src": f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}", "text": found.text()}
 
 
 def _list_cell(data: bytes, encoding: str) -> Mapping[str, Any]:
@@ -384,30 +392,6 @@ def _list_cell(data: bytes, encoding: str) -> Mapping[str, Any]:
         return {"text": text, "fault": True} if images else {"text": text}
     cell = _thumbnail_cell(image_files(data, encoding)[sound], IMAGE_LISTS[encoding])
     return {**cell, **({} if cell.get("fault") else {"text": text}), **({"fault": True} if is_damaged else {})}
-
-
-def thumbnail_image(data: bytes, encoding: str) -> Image.Image:
-    """Return an encoded image, or a raw one (`pil`), upright and small.
-
-    Raises:
-        BadImageError: it does not decode.
-    """
-    if encoding == "pil":
-        raw = parse_encoding("pil").decode(data)
-        return _small(raw.convert("RGB"))
-    pixels = turn_upright(decode_rgb(data, min_size=THUMBNAIL), exif_orientation(data))
-    return _small(Image.fromarray(np.ascontiguousarray(pixels)))
-
-
-def _small(image: Image.Image) -> Image.Image:
-    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
-    return image
-
-
-def _data_url(image: Image.Image) -> str:
-    out = io.BytesIO()
-    _small(image).save(out, "WEBP", quality=70, method=2)
-    return f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
 
 
 def _html(text: str) -> str:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -78,37 +78,19 @@ class VersionRows:
             self.set: ShardSet = load_shard_set(options)
         except StoreNotFound as error:
             raise explain_missing(store, error) from error
-
-    @property
-    def store(self) -> Store:
+        self.store = self.set.store
         """The store that holds the shards."""
-        return self.set.store
-
-    @cached_property
-    def num_rows(self) -> int:
+        self.num_rows = self.set.num_samples
         """Rows of all shards."""
-        return self.set.num_samples
-
-    @cached_property
-    def shard_ends(self) -> Ids:
+        self.shard_ends: Ids = np.cumsum(self.set.shard_sizes)
         """End of the row numbers of each shard; int64, shape (shards,)."""
-        return np.cumsum(self.set.shard_sizes)
-
-    @cached_property
-    def encodings(self) -> dict[str, str]:
-        """Name to encoding of the columns as readers see them: without the masks of nulls."""
-        masks = set(self._masks.values())
-        return {name: encoding for name, encoding in self.set.columns.items() if name not in masks}
-
-    @property
-    def logical(self) -> dict[str, Any]:
-        """Logical types by column."""
         types = self.set.logical
-        return {} if types is None else dict(types.types)
-
-    @property
-    def _masks(self) -> dict[str, str]:
-        return {name: name + MASK_SUFFIX for name, kind in self.logical.items() if kind.get("mask")}
+        self.logical: dict[str, Any] = {} if types is None else dict(types.types)
+        """Logical types by column."""
+        self._masks = {name: name + MASK_SUFFIX for name, kind in self.logical.items() if kind.get("mask")}
+        masks = set(self._masks.values())
+        self.encodings = {name: encoding for name, encoding in self.set.columns.items() if name not in masks}
+        """Name to encoding of the columns as readers see them: without the masks of nulls."""
 
     def choose(self, columns: Sequence[str] | None) -> tuple[str, ...]:
         """Return the chosen columns, all of them for None.
@@ -214,7 +196,12 @@ def open_rows(store: Store, shard: ShardInfo, rows: Ids) -> Iterator[AnyShard]:
         else:
             with Path(folder, "start").open("w+b") as start:
                 table = _unpack_start(store, shard, rows, start)
-                opened = _small_shard(shard, table, rows, _file_reader(start), Path(folder))
+
+                def read_start(begin: int, end: int) -> bytes:
+                    start.seek(begin)
+                    return start.read(end - begin)
+
+                opened = _small_shard(shard, table, rows, read_start, Path(folder))
         try:
             yield opened
         finally:
@@ -245,36 +232,23 @@ def _damaged(shard: ShardInfo, why: str) -> FormatError:
 
 def _range_reader(store: Store, shard: ShardInfo) -> Callable[[int, int], bytes]:
     """Return the function that reads bytes of an uncompressed shard, verified where it has block hashes."""
-    key, hashes = shard.raw.basename, _block_hashes(store, shard)
+    raw, what = shard.raw, store.locate(shard.raw.basename)
+    hashes: BlockHashes | None = None
+    if shard.blocks is not None:
+        with suppress(StoreNotFound):  # the file of the hashes is gone
+            data = store.get_range(shard.blocks.file, *shard.blocks.span(raw.num_bytes))
+            hashes = BlockHashes(data, shard.blocks, raw.num_bytes, what=what)
+    elif shard.meta is None and is_one_block(raw.num_bytes, raw.hashes):
+        hashes = BlockHashes.of_small_file(next(iter(raw.hashes.values())), raw.num_bytes, what=what)
     if hashes is None:
-        return partial(store.get_range, key)
+        return partial(store.get_range, raw.basename)
 
     def read(begin: int, end: int) -> bytes:
         size = hashes.block_bytes
         first = begin // size
-        data = store.get_range(key, first * size, min(-(-end // size) * size, shard.raw.num_bytes))
+        data = store.get_range(raw.basename, first * size, min(-(-end // size) * size, raw.num_bytes))
         hashes.verify(data, first)
         return data[begin - first * size : end - first * size]
-
-    return read
-
-
-def _block_hashes(store: Store, shard: ShardInfo) -> BlockHashes | None:
-    """Return the hashes of the blocks of an uncompressed shard; None if it has none, or their file is gone."""
-    raw, what = shard.raw, store.locate(shard.raw.basename)
-    if shard.blocks is not None:
-        with suppress(StoreNotFound):
-            data = store.get_range(shard.blocks.file, *shard.blocks.span(raw.num_bytes))
-            return BlockHashes(data, shard.blocks, raw.num_bytes, what=what)
-    elif shard.meta is None and is_one_block(raw.num_bytes, raw.hashes):
-        return BlockHashes.of_small_file(next(iter(raw.hashes.values())), raw.num_bytes, what=what)
-    return None
-
-
-def _file_reader(file: BinaryIO) -> Callable[[int, int], bytes]:
-    def read(begin: int, end: int) -> bytes:
-        file.seek(begin)
-        return file.read(end - begin)
 
     return read
 
@@ -345,25 +319,21 @@ class _Start(io.RawIOBase):
 def _unpack_start(store: Store, shard: ShardInfo, rows: Ids, out: BinaryIO) -> Ids:
     """Unpack a compressed shard up to the last of the rows; return the offsets as `_offsets` does."""
     table: Ids | None = None
+    algorithm = parse_compression(shard.compression)
+    if algorithm is None:
+        raise _damaged(shard, "it is compressed, and its manifest names no compression")
     if shard.meta is not None and shard.zip_meta is not None:
         meta = store.get_limited(shard.zip_meta.basename, shard.zip_meta.num_bytes)
-        whole = _algorithm(shard).decompress(meta, shard.meta.num_bytes)
+        whole = algorithm.decompress(meta, shard.meta.num_bytes)
         table = _offsets(whole[slice(*_table_range(rows))], shard, rows)
     stored = shard.zip or shard.raw
-    packed = io.BufferedReader(_RemoteFile(store, stored), 1 << 13)
+    packed: Any = io.BufferedReader(_RemoteFile(store, stored), 1 << 13)
     start: Any = _Start(out, shard, rows, table)
     with suppress(_EnoughError):
-        _algorithm(shard).decompress_start(packed, start, shard.raw.num_bytes, name=store.locate(stored.basename))
+        algorithm.decompress_start(packed, start, shard.raw.num_bytes, name=store.locate(stored.basename))
     if start.table is None:
         raise _damaged(shard, "its content ends inside the table of offsets")
     return np.asarray(start.table)
-
-
-def _algorithm(shard: ShardInfo) -> Any:
-    found = parse_compression(shard.compression)
-    if found is None:
-        raise _damaged(shard, "it is compressed, and its manifest names no compression")
-    return found
 
 
 class _RemoteFile(io.RawIOBase):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from smalti.attributes import whole_number
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.catalog.verify import open_checked
 from smalti.format import AnyShard, decode_gathered
-from smalti.inspection.column_stats import ColumnBatch, ColumnStats, ColumnStatsOf, Mapper, hash_pieces
+from smalti.inspection.column_stats import ColumnStats, ColumnStatsOf, Mapper, hash_pieces
 from smalti.inspection.distributions import DistinctOf, Distribution, DistributionOf
 from smalti.inspection.info import choose_rows
 from smalti.inspection.reading import Ids, ReadPart, VersionRows, open_rows, readable
@@ -35,7 +37,6 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _Job = tuple[int, Ids | None]
 """Number of a shard, and the rows to read, counted from its first; None for all."""
 _Shards = list[tuple[ReadPart, AnyShard]]
-_Waiting = deque[tuple[_Job, "Future[tuple[ExitStack, _Shards]]"]]
 OnRows = Callable[[int, int], None]
 """Called with the number of rows that were looked at, and of all that will be."""
 
@@ -142,12 +143,18 @@ def stats_of(
     chosen, manifest = rows.choose(columns), rows.set.manifest
     run = _Accumulation(rows, chosen, decode=decode)
     total = rows.num_rows if numbers is None else len(numbers)
+    jobs: Iterator[_Job]
+    if numbers is None:
+        jobs = ((number, None) for number, size in enumerate(rows.set.shard_sizes.tolist()) if size)
+    else:
+        jobs = iter(rows.by_shard(numbers))
     threads = os.cpu_count() or 1
     with (
         ThreadPoolExecutor(threads, thread_name_prefix="smalti-stats") as pool,
-        closing(run.opened(_jobs(rows, numbers), _SHARDS_AHEAD if numbers is None else _SAMPLED_AHEAD)) as opened,
+        closing(run.opened(jobs, _SHARDS_AHEAD if numbers is None else _SAMPLED_AHEAD)) as opened,
     ):
-        mapper = _in_threads(pool) if threads > 1 else map
+        # Images of one batch, at most 16 MB of them, in threads.
+        mapper: Mapper = partial(pool.map, timeout=600.0) if threads > 1 else map
         for job, shards in opened:
             for done in run.add_shard(job, shards, mapper):
                 if on_rows is not None:
@@ -171,20 +178,6 @@ def stats_of(
     )
 
 
-def _in_threads(pool: ThreadPoolExecutor) -> Mapper:
-    return lambda call, values: pool.map(call, values, timeout=600.0)  # images of one batch, at most 16 MB of them
-
-
-def _jobs(rows: VersionRows, numbers: Ids | None) -> Iterator[_Job]:
-    """Yield the shards to read, each with its rows; None for all of them."""
-    if numbers is not None:
-        yield from rows.by_shard(numbers)
-        return
-    for number, size in enumerate(rows.set.shard_sizes.tolist()):
-        if size:
-            yield number, None
-
-
 class _Accumulation:
     """The statistics that were accumulated so far."""
 
@@ -200,17 +193,23 @@ class _Accumulation:
 
     def opened(self, jobs: Iterator[_Job], depth: int) -> Generator[tuple[_Job, _Shards], None, None]:
         """Yield jobs with their shards, opened until the next is asked for; `depth` more are opened meanwhile."""
-        waiting: _Waiting = deque()
+        waiting: deque[tuple[_Job, Future[tuple[ExitStack, _Shards]]]] = deque()
         with ThreadPoolExecutor(depth, thread_name_prefix="smalti-shards") as pool:
             try:
-                for job in jobs:
-                    waiting.append((job, pool.submit(self._open, job)))
-                    if len(waiting) > depth:
-                        yield from _taken(waiting)
-                while waiting:
-                    yield from _taken(waiting)
-            finally:
-                _close(waiting)
+                while True:
+                    some = islice(jobs, depth + 1 - len(waiting))
+                    waiting.extend((job, pool.submit(self._open, job)) for job in some)
+                    if not waiting:
+                        return
+                    job, future = waiting.popleft()
+                    stack, shards = future.result(timeout=_DEADLINE_SECONDS)
+                    with stack:
+                        yield job, shards
+            finally:  # shards that are not needed any more, after an error
+                left = [future for _, future in waiting if not future.cancel()]
+                for future in left:
+                    if future.exception(timeout=_DEADLINE_SECONDS) is None:
+                        future.result(timeout=0)[0].close()
 
     def _open(self, job: _Job) -> tuple[ExitStack, _Shards]:
         store, number, own = self._rows.store, *job
@@ -254,23 +253,7 @@ class _Accumulation:
             decoded |= decode_gathered(shard.info.schema, own)
         values = self._restored.batch(decoded) if self._restored is not None else decoded
         for column in self.columns:
-            column.add(ColumnBatch(stored[column.name], values[column.name], rows), mapper)
-
-
-def _taken(waiting: _Waiting) -> Iterator[tuple[_Job, _Shards]]:
-    job, future = waiting.popleft()
-    stack, shards = future.result(timeout=_DEADLINE_SECONDS)
-    with stack:
-        yield job, shards
-
-
-def _close(waiting: _Waiting) -> None:
-    """Close shards that are not needed any more, after an error."""
-    for _, future in waiting:
-        future.cancel()
-    for _, future in waiting:
-        if not future.cancelled() and future.exception(timeout=_DEADLINE_SECONDS) is None:
-            future.result(timeout=0)[0].close()
+            column.add(stored[column.name], values[column.name], rows, mapper)
 
 
 def batches(lengths: Ids) -> Iterator[tuple[int, int]]:

@@ -111,11 +111,9 @@ def is_image(value: Any, encoding: str) -> bool:
     """Return whether a value is shown as an image: one of an image column, or bytes that begin like one."""
     if not isinstance(value, bytes):
         return False
-    return encoding in ("jpeg", "png", "pil") or (encoding == "bytes" and may_be_image(value) and _is_sound(value))
-
-
-def _is_sound(value: bytes) -> bool:
-    return not summarize_image(value).fault
+    return encoding in ("jpeg", "png", "pil") or (
+        encoding == "bytes" and may_be_image(value) and not summarize_image(value).fault
+    )
 
 
 def value_json(value: Any, encoding: str) -> Any:
@@ -175,7 +173,9 @@ def value_text(value: Any, encoding: str, limit: int | None = None) -> str:
 
     Characters that a terminal would interpret are escaped.
     """
-    return cut(_escaped(_line(value, encoding, limit)), limit)
+    line = _line(value, encoding, limit)
+    shown = (each if each.isprintable() else _ESCAPES.get(each, f"\\u{ord(each):04x}") for each in line)
+    return cut("".join(shown), limit)
 
 
 def _line(value: Any, encoding: str, limit: int | None) -> str:
@@ -206,11 +206,6 @@ def _images_line(images: list[ImageSummary]) -> str:
     sizes = ", ".join(f"{image.width}x{image.height}" for image in images[:3])
     noun = "image" if len(images) == 1 else "images"
     return f"{len(images)} {noun} {sizes}{', …' if len(images) > 3 else ''}".rstrip()
-
-
-def _escaped(text: str) -> str:
-    """Return a text on one line, without characters that change a terminal."""
-    return "".join(each if each.isprintable() else _ESCAPES.get(each, f"\\u{ord(each):04x}") for each in text)
 
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

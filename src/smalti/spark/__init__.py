@@ -44,38 +44,24 @@ if TYPE_CHECKING:
     from smalti.spark.writing.dataframe import dataframe_to_mds as dataframe_to_mds
     from smalti.writer.tables.transform import Transform as Transform
 
-_HOMES = {
-    "ArchiveLimits": ".sources.archive",
-    "FLOWER_PHOTOS": ".sources.archive",
-    "ImageFile": ".sources.image_folder",
-    "ImageFolder": ".sources.image_folder",
-    "PrepareOptions": "prepare",
-    "PreparedFiles": "prepared.table",
-    "PreparedTable": "prepared.table",
-    "PreparedUpdate": "prepared.update",
-    "SourceFile": "reshard",
-    "SparkOptions": "session",
-    "Transform": ".writer.tables.transform",
-    "add_columns": "added_columns",
-    "build_session": "session",
-    "dataframe_to_mds": "writing.dataframe",
-    "describe_archive": ".sources.archive",
-    "detect_java": ".java",
-    "drop_columns": "added_columns",
-    "fetch_archive": ".sources.archive",
-    "find_prepared": "prepared.update",
-    "hadoop_settings": "session",
-    "is_archive": ".sources.archive",
-    "list_images": ".sources.image_folder",
-    "load_prepared": "prepared.table",
-    "prepare_images": "prepare",
-    "prepared_files": "prepared.table",
-    "read_prepared": "prepared.rows",
-    "register": "mds",
-    "reshard_files": "reshard",
-    "reshard_images": "image_set",
-    "update_prepared": "prepared.update",
+_NAMES = {
+    ".java": ("detect_java",),
+    ".sources.archive": ("FLOWER_PHOTOS", "ArchiveLimits", "describe_archive", "fetch_archive", "is_archive"),
+    ".sources.image_folder": ("ImageFile", "ImageFolder", "list_images"),
+    ".writer.tables.transform": ("Transform",),
+    "added_columns": ("add_columns", "drop_columns"),
+    "image_set": ("reshard_images",),
+    "mds": ("register",),
+    "prepare": ("PrepareOptions", "prepare_images"),
+    "prepared.rows": ("read_prepared",),
+    "prepared.table": ("PreparedFiles", "PreparedTable", "load_prepared", "prepared_files"),
+    "prepared.update": ("PreparedUpdate", "find_prepared", "update_prepared"),
+    "reshard": ("SourceFile", "reshard_files"),
+    "session": ("SparkOptions", "build_session", "hadoop_settings"),
+    "writing.dataframe": ("dataframe_to_mds",),
 }
+"""Public names by the module that defines them."""
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = [*sorted(_HOMES)]  # noqa: PLE0604 -- all of them are strings
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

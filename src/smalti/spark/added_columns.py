@@ -11,7 +11,7 @@ which runs in this process or in Spark's tasks, or from a DataFrame with sample 
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +29,19 @@ from smalti.format import Schema, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
 from smalti.spark.columns import plan_table, with_casts
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame, require_reach, run_on_rows, run_tasks
+from smalti.spark.tasks import (
+    decode_errors,
+    map_in_arrow,
+    quoted,
+    require_frame,
+    require_reach,
+    run_here,
+    run_on_rows,
+    run_tasks,
+)
 from smalti.storage import Store, open_store
-from smalti.writer import ShardUploader, UploadOptions
-from smalti.writer.tables.attempts import Attempt, check_owner
+from smalti.writer import UploadOptions
+from smalti.writer.tables.attempts import Answers, Attempt, check_owner
 from smalti.writer.tables.columns import TablePlan
 from smalti.writer.tables.plan import WritePlan
 
@@ -44,74 +53,47 @@ SAMPLE_ID = "sample_id"
 _BATCH_SAMPLES = 1024  # of one call of a function
 _MAX_TASKS = 256
 
-_ColumnShards = dict[int, ShardInfo]
-"""Column shard of each shard, by the shard's place in the version."""
-
-
-@dataclass(frozen=True)
-class _Computed:
-    """A function that computes columns, and the reading of samples for it."""
-
-    store: Store
-    columns: Mapping[str, str]
-    logical: Mapping[str, Any]
-    added: Schema
-    """The columns that it computes."""
-    function: Callable[[dict[str, Any]], Mapping[str, Any]]
-
-    def batches(self, info: ShardInfo) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield the values for a shard's samples by column, after their number."""
-        types = parse_logical(self.logical, self.columns)
-        with open_checked(self.store, info) as shard:
-            for begin in range(0, info.samples, _BATCH_SAMPLES):
-                rows = np.arange(begin, min(begin + _BATCH_SAMPLES, info.samples))
-                stored = shard.batch(rows)
-                yield len(rows), self.function(stored if types is None else types.batch(stored))
+Values = Callable[[dict[str, Any]], Mapping[str, Any]]
+"""A function from a batch of samples by column to the new columns: for each a sequence of as many values."""
 
 
 def _write_computed(
-    spark: "SparkSession | None", plan: WritePlan, computed: _Computed, shards: Sequence[ShardInfo]
-) -> _ColumnShards:
+    spark: "SparkSession | None", plan: WritePlan, base: Manifest, added: Schema, function: Values
+) -> Answers:
     """Write a column shard for each shard, with the values that a function computes from its samples.
 
     Raises:
         SchemaError: The function returns other columns, or another number of values.
     """
+    columns, logical = base.schema.columns(), base.logical
+
+    def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+        """Write the column shards of the shards that a task's rows name."""
+        types, entries = parse_logical(logical, columns), []
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            (info,) = unpack_shards(row["shard"], where="a shard to add columns to")
+            uploader = plan.uploader(added, info.partition, _folder(row["place"], attempt))
+            try:
+                with open_checked(plan.store, info) as shard:
+                    for begin in range(0, info.samples, _BATCH_SAMPLES):
+                        numbers = np.arange(begin, min(begin + _BATCH_SAMPLES, info.samples))
+                        stored = shard.batch(numbers)
+                        values = function(stored if types is None else types.batch(stored))
+                        _check_values(values, added.names, len(numbers), info)
+                        for at in range(len(numbers)):
+                            uploader.write({name: values[name][at] for name in added.names})
+                (written,) = uploader.finish()
+            except BaseException:
+                uploader.abort()
+                raise
+            entries.append([row["place"], written.to_json()])
+        return {"shards": entries}
+
+    rows = [{"place": place, "shard": pack_shards([info])} for place, info in enumerate(base.shards)]
     if spark is None:
-        attempt = Attempt.new(0)
-        return {place: _computed_shard(plan, computed, place, info, attempt) for place, info in enumerate(shards)}
-    rows = [(place, pack_shards([info])) for place, info in enumerate(shards)]
-    work = functools.partial(_compute_shards, plan, computed)
+        return run_here(work, iter([pa.RecordBatch.from_pylist(rows)])) if rows else []
     num_tasks = min(len(rows), _MAX_TASKS)
-    require_reach(spark, plan.store)
-    return _collected(run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks))
-
-
-def _compute_shards(
-    plan: WritePlan, computed: _Computed, batches: Iterator[pa.RecordBatch], attempt: Attempt
-) -> dict[str, Any]:
-    """Write the column shards of the shards that a task's rows name."""
-    entries = []
-    for row in (row for batch in batches for row in batch.to_pylist()):
-        (info,) = unpack_shards(row["shard"], where="a shard to add columns to")
-        written = _computed_shard(plan, computed, row["place"], info, attempt)
-        entries.append([row["place"], written.to_json()])
-    return {"shards": entries}
-
-
-def _computed_shard(plan: WritePlan, computed: _Computed, place: int, info: ShardInfo, attempt: Attempt) -> ShardInfo:
-    uploader = plan.uploader(computed.added, info.partition, _folder(place, attempt))
-    names = computed.added.names
-    try:
-        for count, values in computed.batches(info):
-            _check_values(values, names, count, info)
-            for row in range(count):
-                uploader.write({name: values[name][row] for name in names})
-        (written,) = uploader.finish()
-    except BaseException:
-        uploader.abort()
-        raise
-    return written
+    return run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks, store=plan.store)
 
 
 def _check_values(values: Any, names: Sequence[str], count: int, info: ShardInfo) -> None:
@@ -127,16 +109,7 @@ def _check_values(values: Any, names: Sequence[str], count: int, info: ShardInfo
             )
 
 
-def _plan_keyed(df: "DataFrame", columns: Mapping[str, str | None]) -> TablePlan:
-    """Return how the columns of a DataFrame of values are stored."""
-    if SAMPLE_ID not in df.columns or df.schema[SAMPLE_ID].dataType.simpleString() not in ("int", "bigint"):
-        raise SchemaError(
-            f"the DataFrame needs a column {SAMPLE_ID!r} of whole numbers, one for each sample of the set"
-        )
-    return plan_table(df.drop(SAMPLE_ID).schema, columns)
-
-
-def _write_keyed(df: "DataFrame", plan: WritePlan, stored: TablePlan, shards: Sequence[ShardInfo]) -> _ColumnShards:
+def _write_keyed(df: "DataFrame", plan: WritePlan, stored: TablePlan, shards: Sequence[ShardInfo]) -> Answers:
     """Write column shards with the values of a DataFrame.
 
     Raises:
@@ -154,7 +127,7 @@ def _write_keyed(df: "DataFrame", plan: WritePlan, stored: TablePlan, shards: Se
     placed = map_in_arrow(frame, functools.partial(place_rows, ends), f"place int, {kinds}")
     placed = placed.repartition(min(len(shards), _MAX_TASKS), "place").sortWithinPartitions("place", "sample")
     splits = [info.partition for info in shards]
-    return _collected(run_tasks(placed, functools.partial(write_placed, plan, stored, ends, splits)))
+    return run_tasks(placed, functools.partial(write_placed, plan, stored, ends, splits))
 
 
 def place_rows(ends: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -188,25 +161,22 @@ def write_placed(
     """Write sorted rows to the column shards of their places."""
     schema = Schema.from_columns(columns.encodings)
     entries: list[list[Any]] = []
-    uploader: ShardUploader | None = None
-    place, following = -1, 0
-    try:
-        for begin_place, batch in _by_place(batches):
-            if begin_place != place:
-                _finish(entries, place, uploader, following, ends)
-                place, following = begin_place, int(ends[begin_place - 1]) if begin_place else 0
-                uploader = plan.uploader(schema, splits[place], _folder(place, attempt))
-            ids = batch.column("sample").to_numpy(zero_copy_only=False)
-            _check_ids(ids, following)
-            named = pa.RecordBatch.from_arrays(batch.columns[2:], list(columns.names))
-            if uploader is not None:
+    for place, parts in itertools.groupby(_by_place(batches), key=lambda found: found[0]):
+        following = int(ends[place - 1]) if place else 0
+        uploader = plan.uploader(schema, splits[place], _folder(place, attempt))
+        try:
+            for _, batch in parts:
+                _check_ids(batch.column("sample").to_numpy(zero_copy_only=False), following)
+                named = pa.RecordBatch.from_arrays(batch.columns[2:], list(columns.names))
                 uploader.write_batch(columns.prepare(named, first_row=following))
-            following += len(ids)
-        _finish(entries, place, uploader, following, ends)
-    except BaseException:
-        if uploader is not None:
+                following += batch.num_rows
+            if following != int(ends[place]):
+                raise SchemaError(f"sample {following} has no values; nothing was published")
+            (written,) = uploader.finish()
+        except BaseException:
             uploader.abort()
-        raise
+            raise
+        entries.append([place, written.to_json()])
     return {"shards": entries}
 
 
@@ -228,30 +198,8 @@ def _check_ids(ids: Any, following: int) -> None:
         raise SchemaError(f"{what}: {SAMPLE_ID!r} must name each sample of the set once; nothing was published")
 
 
-def _finish(entries: list[list[Any]], place: int, uploader: ShardUploader | None, following: int, ends: Any) -> None:
-    if uploader is None:
-        return
-    if following != int(ends[place]):
-        raise SchemaError(f"sample {following} has no values; nothing was published")
-    (written,) = uploader.finish()
-    entries.append([place, written.to_json()])
-
-
-def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> _ColumnShards:
-    found = {}
-    for attempt, answer in answers:
-        for place, entry in answer["shards"]:
-            found[place] = ShardInfo.from_json(entry, where=f"answer of task {attempt.name}")
-            check_owner(found[place].raw.basename.rpartition("/")[0], _folder(place, attempt), attempt)
-    return found
-
-
 def _folder(place: int, attempt: Attempt) -> str:
     return f"{place:08d}-{attempt.attempt}"
-
-
-Values = Callable[[dict[str, Any]], Mapping[str, Any]]
-"""A function from a batch of samples by column to the new columns: for each a sequence of as many values."""
 
 
 @decode_errors()
@@ -299,19 +247,26 @@ def add_columns(
     plan = WritePlan(store, write_id, ShardOptions(compression, tuple(hashes), None), uploads=UploadOptions())
     logical: Mapping[str, Any] = {}
     if callable(values):
-        schema = Schema.from_columns(_encodings(columns))
-        computed = _Computed(store, base.schema.columns(), base.logical, schema, values)
+        unnamed = next((name for name, encoding in columns.items() if encoding is None), None)
+        if unnamed is not None:
+            raise SchemaError(f"`columns` needs an encoding for {unnamed!r}: a function has no types", column=unnamed)
+        schema = Schema.from_columns({name: str(encoding) for name, encoding in columns.items()})
         markers.begin(store, write_id)
-        written = _write_computed(spark, plan, computed, base.shards)
+        answers = _write_computed(spark, plan, base, schema, values)
     else:
-        stored = _plan_keyed(values, columns)
+        if SAMPLE_ID not in values.columns or values.schema[SAMPLE_ID].dataType.simpleString() not in ("int", "bigint"):
+            raise SchemaError(
+                f"the DataFrame needs a column {SAMPLE_ID!r} of whole numbers, one for each sample of the set"
+            )
+        stored = plan_table(values.drop(SAMPLE_ID).schema, columns)
         schema, logical = Schema.from_columns(stored.encodings), stored.logical
         markers.begin(store, write_id)
-        written = _write_keyed(values, plan, stored, base.shards)
-    added = _in_order(written, base.shards)
+        answers = _write_keyed(values, plan, stored, base.shards)
+    added = _in_order(answers, base.shards)
     check_stored(store, added, write_id)
     entry = store_columns(store, f"{write_id}/columns.arrow", added, schema.columns(), logical)
-    manifest = _publish(store, base, [*base.sidecars, entry.to_json()], write_id, "add_columns")
+    draft = base.redraft(write_id, sidecars=(*base.sidecars, entry.to_json()))
+    manifest = publish_from(store, base, draft, operation="add_columns")
     markers.end(store, write_id)
     return manifest
 
@@ -356,7 +311,7 @@ def drop_columns(
                 column=rest[0],
             )
     kept = [each for each in base.sidecars if not set(names) & set(each.get("columns", ()))]
-    return _publish(store, base, kept, new_write_id(), "drop_columns")
+    return publish_from(store, base, base.redraft(new_write_id(), sidecars=tuple(kept)), operation="drop_columns")
 
 
 def _newest(store: Store) -> Manifest:
@@ -379,16 +334,17 @@ def _base(store: Store, columns: Mapping[str, str | None]) -> Manifest:
     return base
 
 
-def _encodings(columns: Mapping[str, str | None]) -> dict[str, str]:
-    found = {name: encoding for name, encoding in columns.items() if encoding is not None}
-    if len(found) < len(columns):
-        unnamed = next(name for name in columns if name not in found)
-        raise SchemaError(f"`columns` needs an encoding for {unnamed!r}: a function has no types", column=unnamed)
-    return found
+def _in_order(answers: Answers, shards: Sequence[ShardInfo]) -> tuple[ShardInfo, ...]:
+    """Return the column shards that tasks wrote, in the order of their shards.
 
-
-def _in_order(found: Mapping[int, ShardInfo], shards: Sequence[ShardInfo]) -> tuple[ShardInfo, ...]:
-    """Return the column shards in the order of their shards."""
+    Raises:
+        SmaltiError: An answer has the shard of another attempt, or a shard is missing or of another size.
+    """
+    found = {}
+    for attempt, answer in answers:
+        for place, entry in answer["shards"]:
+            found[place] = ShardInfo.from_json(entry, where=f"answer of task {attempt.name}")
+            check_owner(found[place].raw.basename.rpartition("/")[0], _folder(place, attempt), attempt)
     missing = [place for place in range(len(shards)) if place not in found]
     if missing:
         begin = sum(shard.samples for shard in shards[: missing[0]])
@@ -400,11 +356,3 @@ def _in_order(found: Mapping[int, ShardInfo], shards: Sequence[ShardInfo]) -> tu
         if found[place].samples != shard.samples:
             raise SmaltiError(f"shard {place} has {shard.samples} samples, its neighbour {found[place].samples}")
     return tuple(replace(found[place], partition=shard.partition) for place, shard in enumerate(shards))
-
-
-def _publish(
-    store: Store, base: Manifest, sidecars: Sequence[Mapping[str, Any]], write_id: str, operation: str
-) -> Manifest:
-    """Publish a version with the same shards and these additions."""
-    draft = base.redraft(write_id, sidecars=tuple(sidecars))
-    return publish_from(store, base, draft, operation=operation)

@@ -46,11 +46,13 @@ def kinds_in(schema: "StructType") -> list[tuple[str, Kind]]:
 
 def kind_of_spark(spark: Any) -> Kind:
     """Return the kind of a `pyspark.sql.types.DataType`."""
-    text, family = spark.simpleString(), _family(spark)
+    name = type(spark).__name__.removesuffix("Type").lower()  # the type name of an interval lists its fields
+    text, family = spark.simpleString(), name if name in _INTERVALS else str(spark.typeName().split("(")[0])
     if hasattr(spark, "sqlType"):
         name = type(spark).__name__ if type(spark).__module__ in _MODULES else ""
         stored = spark.sqlType()
-        return Kind(_OWN_TYPES.get(name, "udt"), text, fields=_fields(stored) if hasattr(stored, "fields") else ())
+        fields = tuple(kinds_in(stored)) if hasattr(stored, "fields") else ()
+        return Kind(_OWN_TYPES.get(name, "udt"), text, fields=fields)
     if family == "decimal":
         return Kind(family, text, precision=spark.precision, scale=spark.scale)
     if family == "array":
@@ -58,14 +60,5 @@ def kind_of_spark(spark: Any) -> Kind:
     if family == "map":
         return Kind(family, text, keys=kind_of_spark(spark.keyType), values=kind_of_spark(spark.valueType))
     if family == "struct":
-        return Kind(family, text, fields=_fields(spark))
+        return Kind(family, text, fields=tuple(kinds_in(spark)))
     return Kind(family, text)
-
-
-def _fields(struct: Any) -> tuple[tuple[str, Kind], ...]:
-    return tuple((field.name, kind_of_spark(field.dataType)) for field in struct.fields)
-
-
-def _family(spark: Any) -> str:
-    name = type(spark).__name__.removesuffix("Type").lower()  # the type name of an interval lists its fields
-    return name if name in _INTERVALS else str(spark.typeName().split("(")[0])

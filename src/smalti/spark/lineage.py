@@ -58,6 +58,8 @@ _STATUSES_PER_CALL = 10_000  # file statuses that one call to the JVM returns
 _MAX_FIELDS_SETTING = "spark.sql.debug.maxToStringFields"
 _STATUS = re.compile(r"\{path=(.*); isDirectory=false; length=(\d+);.*?modification_time=(\d+);")
 """One file in Hadoop's text of its status."""
+_LISTED_ONCE = "InMemoryFileIndex"
+"""Class of an index of files that Spark listed itself."""
 _DELTA_VERSION = re.compile(r"\[version=(\d+),")
 _PARTITIONS_AND_FILE = re.compile(r"(?:/[^/=]+=[^/]*)*/[^/]*$")
 """The part of a file's address below the folder of its table."""
@@ -122,10 +124,9 @@ def write_id_of(source: Mapping[str, Any], options: Mapping[str, Any]) -> str | 
 
 def _of_leaf(leaf: Any) -> tuple[dict[str, Any], bool]:
     """Return what a leaf of the plan reads, and whether that identifies its content."""
-    name = leaf.getClass().getSimpleName()
-    if name == "LogicalRelation" and leaf.relation().getClass().getSimpleName() == "HadoopFsRelation":
+    if _is_of_files(leaf):
         return _of_files(leaf.relation())
-    if name == "DataSourceV2Relation":
+    if leaf.getClass().getSimpleName() == "DataSourceV2Relation":
         return _of_table(leaf)
     return {}, False
 
@@ -133,21 +134,18 @@ def _of_leaf(leaf: Any) -> tuple[dict[str, Any], bool]:
 def _of_files(relation: Any) -> tuple[dict[str, Any], bool]:
     location = relation.location()
     paths = [redact(path.toString()) for path in scala_items(location.rootPaths())]
-    shown: dict[str, Any] = {"format": _format_of(relation), "paths": paths[:_MAX_PATHS]}
+    name = str(relation.fileFormat().toString()).split("@", 1)[0].rsplit(".", 1)[-1].lower()
+    shown: dict[str, Any] = {"format": name, "paths": paths[:_MAX_PATHS]}
     kind, text = location.getClass().getSimpleName(), location.toString()
     if "Delta" in kind or "Tahoe" in kind:
         version = _DELTA_VERSION.search(text)
         found = {} if version is None else {"version": int(version.group(1))}
         return {**shown, "format": "delta", **found}, version is not None
-    if kind != "InMemoryFileIndex":
+    if kind != _LISTED_ONCE:
         return shown, False
     files, is_whole = _listed(location.allFiles())
     options = hashlib.sha256(str(sorted(map(str, scala_items(relation.options().toSeq())))).encode()).hexdigest()
     return {**shown, **_digest_of(files), "options": options}, is_whole
-
-
-def _format_of(relation: Any) -> str:
-    return str(relation.fileFormat().toString()).split("@", 1)[0].rsplit(".", 1)[-1].lower()
 
 
 def _listed(statuses: Any) -> tuple[FileList, bool]:
@@ -252,51 +250,40 @@ def _settings_of(df: "DataFrame") -> dict[str, Any]:
 def require_unchanged(df: "DataFrame") -> Iterator[None]:
     """Run a block that reads a DataFrame's rows, then check that its source files are those that Spark had listed.
 
+    Files that were added since are ignored. On Spark Connect, files are compared with those that the server lists
+    before the block; nothing is checked if it cannot.
+
     Raises:
         CatalogError: A file was replaced or removed, so that rows of two states may have been read.
     """
-    listed = files_now(df)
+    if not hasattr(df, "_jdf"):
+        listed = files_now(df)
+        yield
+        if listed:
+            try:
+                _check_same(listed, list_files(df))
+            except StoreNotFound as error:
+                raise _changed(error.path, "is gone") from error
+        return
     yield
-    _check_unchanged(df, listed)
+    for leaf in scala_items(df._jdf.queryExecution().analyzed().collectLeaves()):
+        if _is_of_files(leaf) and leaf.relation().location().getClass().getSimpleName() == _LISTED_ONCE:
+            relation = leaf.relation()
+            then, _ = _listed(relation.location().allFiles())
+            _check_same(then, _listed(_list_again(df, relation).allFiles())[0])
 
 
 def files_now(df: "DataFrame") -> FileList | None:
-    """Return the files of a Spark Connect DataFrame as they are now, for `_check_unchanged`.
+    """Return the files of a Spark Connect DataFrame as they are now; a million files take 200 MB.
 
-    None for other DataFrames, and if the server cannot list the files, for instance for lack of credentials. A million
-    files take 200 MB.
+    None if the server cannot list the files, for instance for lack of credentials.
     """
-    if hasattr(df, "_jdf"):
-        return None
     from pyspark.errors import PySparkException
 
     try:
         return list_files(df)
     except (PySparkException, StoreNotFound):
         return None
-
-
-def _check_unchanged(df: "DataFrame", before: FileList | None) -> None:
-    """Return only if the files of the DataFrame are still those that Spark had listed before it read the rows.
-
-    Files that were added since are ignored. On Spark Connect, files are compared with `before`, the result of
-    `files_now` before the rows were read; None skips the check there.
-
-    Raises:
-        CatalogError: A file was replaced or removed, so that rows of two states may have been read.
-    """
-    if not hasattr(df, "_jdf"):
-        if before:
-            try:
-                _check_same(before, list_files(df))
-            except StoreNotFound as error:
-                raise _changed(error.path, "is gone") from error
-        return
-    for leaf in scala_items(df._jdf.queryExecution().analyzed().collectLeaves()):
-        if leaf.getClass().getSimpleName() == "LogicalRelation" and _is_of_files(leaf.relation()):
-            relation = leaf.relation()
-            then, _ = _listed(relation.location().allFiles())
-            _check_same(then, _listed(_list_again(df, relation).allFiles())[0])
 
 
 def _check_same(before: FileList, now: FileList) -> None:
@@ -316,11 +303,10 @@ def _changed(path: str, what: str) -> CatalogError:
     )
 
 
-def _is_of_files(relation: Any) -> bool:
-    """Return whether a relation reads files that Spark listed itself."""
-    if relation.getClass().getSimpleName() != "HadoopFsRelation":
-        return False
-    return bool(relation.location().getClass().getSimpleName() == "InMemoryFileIndex")
+def _is_of_files(leaf: Any) -> bool:
+    """Return whether a leaf of a plan reads files."""
+    is_relation = leaf.getClass().getSimpleName() == "LogicalRelation"
+    return is_relation and bool(leaf.relation().getClass().getSimpleName() == "HadoopFsRelation")
 
 
 def _list_again(df: "DataFrame", relation: Any) -> Any:
@@ -341,26 +327,25 @@ def list_files(df: "DataFrame") -> FileList:
         StoreNotFound: A file is gone; the fact `path` is its path.
         PySparkException: The server cannot list them.
     """
-    names = sorted({unquote(name) for name in df.inputFiles()})
-    with settings_by_default(df.sparkSession, _LISTING_TASKS):
-        parts = (names[begin : begin + _FILES_PER_REQUEST] for begin in range(0, len(names), _FILES_PER_REQUEST))
-        return [file for part in parts for file in _list(df.sparkSession, part)]
-
-
-def _list(spark: "SparkSession", names: Sequence[str]) -> FileList:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions
 
-    try:
-        files = spark.read.format("binaryFile").load([_GLOB.sub(r"\\\1", name) for name in names])
-        rows = files.select("path", "length", functions.expr("unix_millis(modificationTime)").alias("time")).collect()
-    except AnalysisException as error:
-        gone = _GONE.search(str(error))
-        if gone is None:
-            raise
-        path = _ESCAPED.sub(r"\1", gone[1])
-        raise StoreNotFound(f"{redact(path)} is gone", path=path) from error
-    return [(row["path"], row["length"], str(row["time"])) for row in rows]
+    spark, found = df.sparkSession, FileList()
+    names = sorted({unquote(name) for name in df.inputFiles()})
+    with settings_by_default(spark, _LISTING_TASKS):
+        for begin in range(0, len(names), _FILES_PER_REQUEST):
+            part = [_GLOB.sub(r"\\\1", name) for name in names[begin : begin + _FILES_PER_REQUEST]]
+            time = functions.expr("unix_millis(modificationTime)").alias("time")
+            try:
+                rows = spark.read.format("binaryFile").load(part).select("path", "length", time).collect()
+            except AnalysisException as error:
+                gone = _GONE.search(str(error))
+                if gone is None:
+                    raise
+                path = _ESCAPED.sub(r"\1", gone[1])
+                raise StoreNotFound(f"{redact(path)} is gone", path=path) from error
+            found += [(row["path"], row["length"], str(row["time"])) for row in rows]
+    return found
 
 
 def plan_digest(nodes: Sequence[Mapping[str, Any]], text: str, *, about: Mapping[str, Any]) -> str | None:
@@ -373,8 +358,14 @@ def plan_digest(nodes: Sequence[Mapping[str, Any]], text: str, *, about: Mapping
         text: The plan as Spark's tree of text, which has details of casts that the JSON lacks.
         about: Everything else that decides the rows: session settings, Spark's version.
     """
-    if not all(map(_is_known, _classes(nodes))) or not all(map(_is_plain, _literals(nodes))):
-        return None
+    for node in _objects(nodes):
+        if "class" in node and not _is_known(str(node["class"])):
+            return None
+        # The text of other literals, such as bytes and arrays, is a memory address.
+        kind = node.get("dataType")
+        is_plain = isinstance(kind, str) and kind not in ("binary", "variant", "calendarinterval")
+        if node.get("class") == f"{_EXPRESSIONS}Literal" and not is_plain:
+            return None
     numbers: dict[str, int] = {}
     plan = _numbered(list(nodes), numbers)
     facts = [plan, _EXPRESSION_ID.sub("#", text), dict(about)]
@@ -391,24 +382,10 @@ def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
             yield from _objects(item)
 
 
-def _classes(nodes: Any) -> Iterator[str]:
-    return (str(item["class"]) for item in _objects(nodes) if "class" in item)
-
-
-def _literals(nodes: Any) -> Iterator[Mapping[str, Any]]:
-    return (item for item in _objects(nodes) if item.get("class") == f"{_EXPRESSIONS}Literal")
-
-
 def _is_known(name: str) -> bool:
     if name in _OPERATORS or name in _SOURCES:
         return True
     return name.startswith(_EXPRESSIONS) and not _NONDETERMINISTIC.search(name.rsplit(".", 1)[-1])
-
-
-def _is_plain(literal: Mapping[str, Any]) -> bool:
-    """Return whether the text of a literal is its value: that of bytes and arrays is a memory address."""
-    kind = literal.get("dataType")
-    return isinstance(kind, str) and kind not in ("binary", "variant", "calendarinterval")
 
 
 def _numbered(value: Any, numbers: dict[str, int]) -> Any:

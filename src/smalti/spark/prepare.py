@@ -11,7 +11,7 @@ the policy for such rows as metadata; `dataframe_to_mds`, which consumes the fra
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -102,17 +102,17 @@ class PrepareOptions:
     kept as they are: independent of the machine."""
 
     def __post_init__(self) -> None:
-        require("size", "8..4096 or None", self.size, met=self.size is None or 8 <= self.size <= 4096)
-        require("quality", "1..100", self.quality, met=1 <= self.quality <= 100)
-        fraction = self.validation_fraction
-        require("validation_fraction", "0 <= fraction < 1", fraction, met=0 <= fraction < 1)
-        test = self.test_fraction
-        require(
-            "test_fraction", "0 <= fraction, and below 1 together with validation", test, met=0 <= test < 1 - fraction
-        )
-        require("on_bad_image", "'fail' or 'skip'", self.on_bad_image, met=self.on_bad_image in ("fail", "skip"))
-        partitions = self.num_partitions
-        require("num_partitions", "1 or more", partitions, met=partitions is None or partitions >= 1)
+        size, held_out, kept = self.size, self.validation_fraction, self.test_fraction
+        conditions = {
+            "size": ("8..4096 or None", size is None or 8 <= size <= 4096),
+            "quality": ("1..100", 1 <= self.quality <= 100),
+            "validation_fraction": ("0 <= fraction < 1", 0 <= held_out < 1),
+            "test_fraction": ("0 <= fraction, and below 1 together with validation", 0 <= kept < 1 - held_out),
+            "on_bad_image": ("'fail' or 'skip'", self.on_bad_image in ("fail", "skip")),
+            "num_partitions": ("1 or more", self.num_partitions is None or self.num_partitions >= 1),
+        }
+        for name, (expected, is_met) in conditions.items():
+            require(name, expected, getattr(self, name), met=is_met)
 
 
 def prepare_images(
@@ -152,10 +152,10 @@ def prepare_with_sizes(
     """Return the frame of `prepare_images` with the columns of `SOURCE_SIZE` too; lazy."""
     inventory = _inventory(folder, options, only)
     partitions = options.num_partitions or _count_partitions(inventory, is_kept=options.size is None)
-    rows = make_frame(spark, for_spark(spark, inventory))
+    rows = make_frame(spark, inventory)
     rows = rows.repartitionByRange(partitions, "place").sortWithinPartitions("place")
     encoding = folder.encoding if options.size is None else "jpeg"
-    schema = _schema(options.on_bad_image, _PREPARED.names, encoding)
+    schema = spark_schema(_PREPARED.names, on_bad_image=options.on_bad_image, encoding=encoding)
     return map_in_arrow(rows, _prepare_task(folder, options), schema)
 
 
@@ -173,24 +173,15 @@ def _count_partitions(inventory: pa.Table, *, is_kept: bool = False) -> int:
     return int(max(1, min(small, -(-files // _FILES_PER_PARTITION), _MAX_PARTITIONS)))
 
 
-def for_spark(spark: "SparkSession", table: pa.Table) -> Any:
-    """Return the table in a form that `createDataFrame` of this Spark accepts."""
-    return table if int(spark.version.split(".")[0]) >= 4 else table.to_pandas()
-
-
-def prepared_schema(on_bad_image: str) -> "StructType":
-    """Return the columns of `prepare_images`, with the policy in the metadata of `error`."""
-    return _schema(on_bad_image, [name for name in _PREPARED.names if name not in SOURCE_SIZE])
-
-
-def _schema(on_bad_image: str, names: list[str], encoding: str = "jpeg") -> "StructType":
+def spark_schema(names: Iterable[str], *, on_bad_image: str = "fail", encoding: str = "jpeg") -> "StructType":
+    """Return some columns of prepared images; the metadata of `image` and `error` have the encoding and the policy."""
     from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
     kinds = {pa.binary(): BinaryType(), pa.int32(): IntegerType(), pa.string(): StringType()}
-    fields = [StructField(name, kinds[_PREPARED.field(name).type]) for name in names]
-    fields[0] = StructField("image", BinaryType(), metadata={ENCODING: encoding})
-    fields[-1] = StructField("error", StringType(), metadata={POLICY: on_bad_image})
-    return StructType(fields)
+    facts = {"image": {ENCODING: encoding}, "error": {POLICY: on_bad_image}}
+    return StructType(
+        [StructField(name, kinds[_PREPARED.field(name).type], metadata=facts.get(name)) for name in names]
+    )
 
 
 def policy_of(schema: "StructType") -> str | None:

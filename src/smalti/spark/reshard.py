@@ -16,12 +16,14 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from smalti.catalog import Draft, Manifest, load_manifest, new_write_id, publish
 from smalti.catalog.erasures import erased_paths
@@ -43,16 +45,15 @@ from smalti.catalog.sidecars import (
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
 from smalti.errors import ArgumentError, CatalogError, SchemaError
-from smalti.format import Schema, ShardInfo
+from smalti.format import ShardInfo
 from smalti.format.sizes import parse_size_limit
-from smalti.spark.tasks import LocalFrame, require_reach, run_on_rows, run_tasks, session_of
-from smalti.spark.writing.plan import join_on_executors, plan_frame, select_inputs
+from smalti.spark.tasks import LocalFrame, require_reach, run_here, run_on_rows, run_tasks
+from smalti.spark.writing.dataframe import join_on_executors, plan_frame, select_inputs
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
 from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.packing import (
     Packed,
-    TaskShards,
     collect_parts,
     delete_all,
     find_runs,
@@ -87,60 +88,25 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Everything that decides how files become rows and shards; a change of it converts all files."""
+class _Base:
+    """The version on which the new one is based, and its source files, as far as they may be reused."""
 
-    prepare: Any
-    """`recipe` of the caller: options of its function, a version of its code; JSON."""
-    path_column: str
-    options: WriteOptions
-
-    @property
-    def digest(self) -> str:
-        """Hex digits; equal for equal recipes."""
-        chosen = asdict(self.options)
-        names = ("columns", "nulls", "compression", "hashes", "size_limit", "partition_by")
-        facts = [_RECIPE_VERSION, self.prepare, self.path_column, {name: repr(chosen[name]) for name in names}]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Base:
-    """The version on which the new one is based."""
-
-    manifest: Manifest | None
+    manifest: Manifest | None = None
     """Manifest of the version; None if there is no set yet."""
-    listed: SourceRecord | None
-    """Source files of the version; None if it has no list of them, or was made by another recipe."""
     header: Header | None = None
     """Header of the version, with the record of samples that were deleted."""
-
-    @property
-    def sources(self) -> SourceTable | None:
-        """Source files of its rows, apart from appended rows."""
-        return None if self.listed is None else self.listed.table
-
-    @property
-    def own_shards(self) -> list[ShardInfo]:
-        """Shards with rows of source files; none if the files are unknown."""
-        if self.manifest is None or self.listed is None:
-            return []
-        return [shard for shard in self.manifest.shards if self.listed.table.covers(shard)]
-
-    @property
-    def row_hash(self) -> str:
-        """Row hash of the samples of these shards; empty if unknown."""
-        if self.manifest is None or self.listed is None:
-            return ""
-        if self.listed.row_hash is not None:
-            return self.listed.row_hash
-        return self.manifest.row_hash if len(self.own_shards) == len(self.manifest.shards) else ""
+    is_listed: bool = False
+    """True if it has a list of its files, made by the same recipe."""
+    sources: SourceTable = field(default_factory=lambda: SourceTable({}, {}))
+    """Source files of its rows, apart from appended rows; empty if they are not listed."""
+    row_hash: str = row_hash_text(0)
+    """Row hash of the samples of these files; empty if unknown."""
 
     def holds(self, fingerprints: Mapping[str, str]) -> bool:
         """Return whether the version has the rows of exactly these files."""
-        if self.manifest is None or self.listed is None or self.listed.table.fingerprints != fingerprints:
+        if self.manifest is None or not self.is_listed or self.sources.fingerprints != fingerprints:
             return False
-        return all(map(self.listed.table.covers, self.manifest.shards))
+        return all(map(self.sources.covers, self.manifest.shards))
 
 
 def reshard_files(  # noqa: PLR0913  these names are the documented interface
@@ -218,35 +184,37 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
     store = open_store(out, storage_options)
     if erased not in ("refuse", "skip", "convert"):
         raise ArgumentError(f"`erased` is {erased!r}, expected refuse, skip or convert")
-    fingerprints, known = _fingerprints(files), Recipe(recipe, path_column, options)
-    base = _find_base(store, known)
+    fingerprints = {file.path: file.fingerprint for file in files}
+    if len(fingerprints) != len(files):
+        raise ArgumentError(f"`files` names {len(files) - len(fingerprints)} paths more than once")
+    digest = _digest_of(recipe, path_column, options)
+    base = _find_base(store, digest)
     if base.manifest is not None and base.holds(fingerprints):
         return base.manifest
-    return _Resharding(store, known, base, fingerprints).run(spark, prepare, erased)
+    return _Resharding(store, options, path_column, digest, base, fingerprints).run(spark, prepare, erased)
 
 
-def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, recipe: Recipe) -> Answers:
+def _digest_of(recipe: Any, path_column: str, options: WriteOptions) -> str:
+    """Return a digest of everything that decides how files become rows and shards; another one converts all files."""
+    names = ("columns", "nulls", "compression", "hashes", "size_limit", "partition_by")
+    facts = [_RECIPE_VERSION, recipe, path_column, {name: repr(getattr(options, name)) for name in names}]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, path_column: str) -> Answers:
     """Write the rows of a frame as shards: on Spark's executors, or here."""
-    work = functools.partial(convert_files, plan, recipe.path_column)
+    work = functools.partial(convert_files, plan, path_column)
     if isinstance(frame, LocalFrame):
-        attempt, names = Attempt.new(0), list(plan.input.names)
-        return [(attempt, work((batch.select(names) for batch in frame.batches), attempt))]
+        return run_here(work, (batch.select(list(plan.input.names)) for batch in frame.batches))
     require_reach(frame.sparkSession, plan.store)
     return run_tasks(select_inputs(frame, plan.input), work)
 
 
-def _fingerprints(files: Sequence[SourceFile]) -> dict[str, str]:
-    fingerprints = {file.path: file.fingerprint for file in files}
-    if len(fingerprints) != len(files):
-        raise ArgumentError(f"`files` names {len(files) - len(fingerprints)} paths more than once")
-    return fingerprints
-
-
-def _find_base(store: Store, recipe: Recipe) -> Base:
-    """Return the newest version, and its source files."""
+def _find_base(store: Store, recipe: str) -> _Base:
+    """Return the newest version, and its source files if `recipe` is the digest by which it was made."""
     header = check_target(store, "overwrite").header
     if header is None:
-        return Base(None, None)
+        return _Base()
     added = [name for entry in columns_of(header.sidecars) for name in entry.columns]
     if added:
         raise SchemaError(
@@ -255,29 +223,17 @@ def _find_base(store: Store, recipe: Recipe) -> Base:
             columns=added,
         )
     manifest, entry = load_manifest(store, version=header.version), sources_of(header.sidecars)
-    if entry is None or entry.get("recipe") != recipe.digest:
-        return Base(manifest, None, header)
-    return Base(manifest, read_source_record(store, entry, manifest.shards), header)
+    if entry is None or entry.get("recipe") != recipe:
+        return _Base(manifest, header)
+    listed = read_source_record(store, entry, manifest.shards)
+    row_hash = listed.row_hash
+    if row_hash is None:
+        row_hash = manifest.row_hash if all(map(listed.table.covers, manifest.shards)) else ""
+    return _Base(manifest, header, is_listed=True, sources=listed.table, row_hash=row_hash)
 
 
-@dataclass(frozen=True)
-class _Surviving:
-    """A shard that is replaced, and its samples that are kept."""
-
-    info: ShardInfo
-    kept: Sequence[tuple[int, int]]
-    """Half-open ranges of samples, ascending; may be empty."""
-
-    def emit(self) -> str:
-        """Return the shard as text, for a task."""
-        return json.dumps([pack_shards([self.info]), [list(each) for each in self.kept]])
-
-    @classmethod
-    def parse(cls, text: str) -> "_Surviving":
-        """Return the shard of a text from `emit`."""
-        packed, kept = json.loads(text)
-        (info,) = unpack_shards(packed, where="a shard to be copied")
-        return cls(info, [(begin, end) for begin, end in kept])
+_Surviving = tuple[ShardInfo, list[tuple[int, int]]]
+"""A shard that is replaced, and its samples that are kept: half-open ranges, ascending; may be empty."""
 
 
 def _copy_surviving(spark: "SparkSession | Start", plan: WritePlan, shards: Sequence[_Surviving]) -> Answers:
@@ -292,17 +248,17 @@ def _copy_surviving(spark: "SparkSession | Start", plan: WritePlan, shards: Sequ
     """
     if not shards:
         return []
-    total = sum(each.info.raw.num_bytes for each in shards)
-    rows = [(place, each.emit()) for place, each in enumerate(shards)]
-    if total <= _MAX_DRIVER_BYTES:
-        batch = pa.RecordBatch.from_pylist([{"place": place, "shard": text} for place, text in rows])
-        attempt = Attempt.new(0)
-        return [(attempt, _copy_samples(plan, iter([batch]), attempt))]
-    num_tasks = min(len(rows), -(-total // _TASK_BYTES))
+    total = sum(info.raw.num_bytes for info, _ in shards)
+    rows = [
+        {"place": place, "shard": pack_shards([info]), "kept": json.dumps(kept)}
+        for place, (info, kept) in enumerate(shards)
+    ]
     work = functools.partial(_copy_samples, plan)
-    session = session_of(spark)
-    require_reach(session, plan.store)
-    return run_on_rows(session, rows, "place int, shard string", work, num_tasks=num_tasks)
+    if total <= _MAX_DRIVER_BYTES:
+        return run_here(work, iter([pa.RecordBatch.from_pylist(rows)]))
+    num_tasks = min(len(rows), -(-total // _TASK_BYTES))
+    columns = "place int, shard string, kept string"
+    return run_on_rows(spark, rows, columns, work, num_tasks=num_tasks, store=plan.store)
 
 
 def _copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
@@ -310,17 +266,17 @@ def _copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: A
     uploaders: dict[str | None, ShardUploader] = {}
     dropped = 0
     try:
-        for text in (text for batch in batches for text in batch.column("shard").to_pylist()):
-            job = _Surviving.parse(text)
-            split = job.info.partition
-            with open_checked(plan.store, job.info) as shard:
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            (info,) = unpack_shards(row["shard"], where="a shard to be copied")
+            split = info.partition
+            with open_checked(plan.store, info) as shard:
                 samples = shard.stored_samples()
                 dropped += samples.row_hash()
-                for begin, end in job.kept:
+                for begin, end in json.loads(row["kept"]):
                     part = samples[begin:end]
                     dropped -= part.row_hash()
                     if split not in uploaders:
-                        uploaders[split] = plan.uploader(job.info.schema, split, attempt.name)
+                        uploaders[split] = plan.uploader(info.schema, split, attempt.name)
                     uploaders[split].write_encoded(part.lengths, part.content)
         shards = [info for split in sorted(uploaders, key=str) for info in uploaders[split].finish()]
     except BaseException:
@@ -335,43 +291,52 @@ class _Resharding:
     """One run of `reshard_files`."""
 
     store: Store
-    recipe: Recipe
-    base: Base
+    options: WriteOptions
+    path_column: str
+    recipe: str
+    """Digest of everything that decides how files become rows and shards."""
+    base: _Base
     fingerprints: Mapping[str, str]
 
     def run(self, spark: "SparkSession | Start", prepare: Prepare, erased: Erased) -> Manifest:
         """Convert, copy, publish."""
-        before = self.base.sources.fingerprints if self.base.sources is not None else {}
+        before = self.base.sources.fingerprints
         gone = {path for path, mark in before.items() if self.fingerprints.get(path) != mark}
         changed = [path for path, mark in self.fingerprints.items() if before.get(path) != mark]
         fresh = self._without_erased(changed, erased)
         kept, surviving = self._divide(gone)
         frame = prepare(spark, fresh) if fresh else None
         write_id = new_write_id()
-        rows, output = self._columns(frame) if frame is not None else (InputRows(()), OutputColumns())
-        plan = WritePlan(self.store, write_id, self.recipe.options.shard_options, rows, output)
+        rows, output = self._columns(frame)
+        plan = WritePlan(self.store, write_id, self.options.shard_options, rows, output)
         markers.begin(self.store, write_id)
         copied = _copy_surviving(spark, plan, surviving)
-        converted = _convert_by_tasks(frame, plan, self.recipe) if frame is not None else []
+        converted = [] if frame is None else _convert_by_tasks(frame, plan, self.path_column)
         _check_paths(converted, fresh)
-        parts = _parts(copied, converted)
-        schema = self._schema(output, parts, kept)
+        # By split, first copied, then converted ones.
+        appended = (replace(part, task=part.task + len(copied)) for part in collect_parts(converted))
+        parts = sorted([*collect_parts(copied), *appended], key=lambda part: (part.split or "", part.task))
+        if output.schema is None or not (parts or kept):
+            raise SchemaError("no file has a row; nothing was published")
+        logical = self.base.manifest.logical if frame is None and self.base.manifest is not None else output.logical
         joins = find_runs(parts)
         packed = Packed(parts, joins, join_runs(plan, joins, join_on_executors(spark)))
         runs = self._runs(gone, kept, surviving, converted, packed.shards)
-        row_hash = self._row_hash(copied, converted)
-        sources = SourceRecord(SourceTable(self.fingerprints, runs), self.recipe.digest, row_hash)
+        sources = SourceRecord(SourceTable(self.fingerprints, runs), self.recipe, self._row_hash(copied, converted))
         draft = Draft(
             write_id,
-            schema,
+            output.schema,
             sorted([*kept, *packed.shards], key=lambda shard: shard.partition or ""),
-            lineage={**self._lineage(), **dict(self.recipe.options.lineage or {})},
-            metadata=dict(self.recipe.options.metadata or {}),
-            logical=self._logical(output),
-            row_hash=row_hash,
+            lineage={**_lineage(self.fingerprints), **dict(self.options.lineage or {})},
+            metadata=dict(self.options.metadata or {}),
+            logical=dict(logical),
+            row_hash=sources.row_hash or "",
             sidecars=(store_sources(self.store, sources, write_id),),
         )
-        manifest = self._publish(draft)
+        if self.base.manifest is None:
+            manifest = publish(self.store, draft, mode="create")
+        else:
+            manifest = publish_from(self.store, self.base.manifest, draft, operation="overwrite")
         delete_all(self.store, packed.unused_keys())
         markers.end(self.store, write_id)
         return manifest
@@ -395,24 +360,25 @@ class _Resharding:
 
     def _divide(self, gone: set[str]) -> tuple[list[ShardInfo], list[_Surviving]]:
         """Return the shards to keep, and those of which some samples are copied; nothing if the files are unknown."""
-        if self.base.sources is None:
-            return [], []
-        shards, runs = self.base.own_shards, self.base.sources.runs
-        touched = self.base.sources.shards_with(gone)
-        touched |= _small(shards, touched, parse_size_limit(self.recipe.options.size_limit))
+        sources, runs = self.base.sources, self.base.sources.runs
+        shards = [] if self.base.manifest is None else list(filter(sources.covers, self.base.manifest.shards))
+        touched = sources.shards_with(gone)
+        touched |= _small(shards, touched, parse_size_limit(self.options.size_limit))
         kept = [shard for shard in shards if shard.raw.basename not in touched]
         replaced = [shard for shard in shards if shard.raw.basename in touched]
-        return kept, [_Surviving(shard, _ranges(runs[shard.raw.basename], gone)) for shard in replaced]
+        return kept, [(shard, _ranges(runs[shard.raw.basename], gone)) for shard in replaced]
 
-    def _columns(self, frame: "DataFrame | LocalFrame") -> tuple[InputRows, OutputColumns]:
+    def _columns(self, frame: "DataFrame | LocalFrame | None") -> tuple[InputRows, OutputColumns]:
         """Return the columns of the frame, and those that are stored of them, which are those of the last version."""
-        rows, output = plan_frame(frame.schema, self.recipe.options)
-        if output.schema is None or output.schema.columns().get(self.recipe.path_column) != "str":
+        base = self.base.manifest if self.base.is_listed else None
+        if frame is None:
+            return InputRows(()), OutputColumns(None if base is None else base.schema)
+        rows, output = plan_frame(frame.schema, self.options)
+        if output.schema is None or output.schema.columns().get(self.path_column) != "str":
             raise SchemaError(
-                f"the set must hold the path of each row's file in column {self.recipe.path_column!r}, as `str`",
-                column=self.recipe.path_column,
+                f"the set must hold the path of each row's file in column {self.path_column!r}, as `str`",
+                column=self.path_column,
             )
-        base = self.base.manifest if self.base.sources is not None else None
         if base is not None and (base.schema, dict(base.logical)) != (output.schema, dict(output.logical)):
             raise SchemaError(
                 f"`prepare` returned other columns than those of version {base.version}, {base.schema.columns()}, by "
@@ -421,19 +387,6 @@ class _Resharding:
                 found=output.schema.columns(),
             )
         return rows, output
-
-    def _schema(self, output: OutputColumns, parts: Sequence[TaskShards], kept: Sequence[ShardInfo]) -> Schema:
-        """Return the columns of the version; kept shards have the same, because the recipe has not changed."""
-        if not parts and not kept:
-            raise SchemaError("no file has a row; nothing was published")
-        if output.schema is not None:
-            return output.schema
-        return kept[0].schema if kept else parts[0].tail.schema
-
-    def _logical(self, output: OutputColumns) -> dict[str, Any]:
-        if output.table is not None:
-            return dict(output.logical)
-        return dict(self.base.manifest.logical) if self.base.manifest is not None else {}
 
     def _runs(
         self,
@@ -444,10 +397,10 @@ class _Resharding:
         shards: Sequence[ShardInfo],
     ) -> dict[str, list[SampleRun]]:
         """Return the runs of rows of each file in each shard of the new version."""
-        before = self.base.sources.runs if self.base.sources is not None else {}
+        before = self.base.sources.runs
         found = {shard.raw.basename: list(before[shard.raw.basename]) for shard in kept}
         for split in sorted({shard.partition for shard in shards}, key=str):
-            touched = (before[each.info.raw.basename] for each in surviving if each.info.partition == split)
+            touched = (before[info.raw.basename] for info, _ in surviving if info.partition == split)
             copied = ((run for run in runs if run.path not in gone) for runs in touched)
             fresh = (_unpack_runs(text) for _, answer in converted for of, text in answer["runs"] if of == split)
             own = [shard for shard in shards if shard.partition == split]
@@ -456,46 +409,44 @@ class _Resharding:
 
     def _row_hash(self, copied: Sequence[Any], converted: Sequence[Any]) -> str:
         added = sum(int(answer["row_hash"], 16) for _, answer in converted)
-        if self.base.sources is None or self.base.manifest is None:
-            return row_hash_text(added)
         if not self.base.row_hash:
             return ""
         dropped = sum(int(answer["dropped"], 16) for _, answer in copied)
         return row_hash_text(int(self.base.row_hash, 16) - dropped + added)
 
-    def _lineage(self) -> dict[str, Any]:
-        digest = hashlib.sha256()
-        for path, mark in sorted(self.fingerprints.items()):
-            digest.update(f"{path}\0{mark}\n".encode("utf-8", "surrogateescape"))
-        return {"sources": [{"format": "files", "files": len(self.fingerprints), "digest": digest.hexdigest()}]}
 
-    def _publish(self, draft: Draft) -> Manifest:
-        if self.base.manifest is None:
-            return publish(self.store, draft, mode="create")
-        return publish_from(self.store, self.base.manifest, draft, operation="overwrite")
+def _lineage(fingerprints: Mapping[str, str]) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    for path, mark in sorted(fingerprints.items()):
+        digest.update(f"{path}\0{mark}\n".encode("utf-8", "surrogateescape"))
+    return {"sources": [{"format": "files", "files": len(fingerprints), "digest": digest.hexdigest()}]}
 
 
 def convert_files(
     plan: WritePlan, path_column: str, batches: Iterator[pa.RecordBatch], attempt: Attempt
 ) -> dict[str, Any]:
     """Write the rows of a partition as `write_shards` does, and answer with the files of the rows too, by split."""
-    recorders: dict[str | None, _RunRecorder] = {}
+    runs: dict[str | None, list[pa.RecordBatch]] = {}
 
     def recorded() -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for usable in plan.input.usable(iter([batch])):
                 for split, part in by_split(usable, plan.input.partition_by):
-                    recorders.setdefault(split, _RunRecorder()).add(part.column(path_column))
+                    runs.setdefault(split, []).append(_path_runs(part.column(path_column)))
             yield batch
 
     answer = write_shards(plan, recorded(), attempt)
-    return {**answer, "runs": [[split, recorder.pack()] for split, recorder in recorders.items()]}
+    packed = [[split, base64.b64encode(ipc_file(pa.Table.from_batches(own))).decode()] for split, own in runs.items()]
+    return {**answer, "runs": packed}
 
 
-def _parts(copied: Answers, converted: Answers) -> list[TaskShards]:
-    """Return the shards of all tasks, by split: first copied, then converted ones."""
-    appended = (replace(part, task=part.task + len(copied)) for part in collect_parts(converted))
-    return sorted([*collect_parts(copied), *appended], key=lambda part: (part.split or "", part.task))
+def _path_runs(paths: "pa.Array[Any]") -> pa.RecordBatch:
+    """Return the files of rows, by the values of their path column, as runs of rows of one file."""
+    if paths.null_count or not (pa.types.is_string(paths.type) or pa.types.is_large_string(paths.type)):
+        raise SchemaError(f"the path column must hold the file of every row, as text; found {paths.type} or a null")
+    runs = pc.run_end_encode(paths.cast(pa.string()), pa.int64())
+    rows = np.diff(runs.run_ends.to_numpy(), prepend=0)
+    return pa.RecordBatch.from_arrays([runs.values, pa.array(rows)], ["path", "rows"])
 
 
 def _check_paths(converted: Answers, requested: Sequence[str]) -> None:
@@ -536,33 +487,8 @@ def _ranges(runs: Sequence[SampleRun], gone: set[str]) -> list[tuple[int, int]]:
     return ranges
 
 
-class _RunRecorder:
-    """A recorder of the files of the rows that a task writes, as runs of rows of one file."""
-
-    def __init__(self) -> None:
-        """Create a recorder without rows."""
-        self._paths: list[str] = []
-        self._rows: list[int] = []
-
-    def add(self, paths: "pa.Array[Any]") -> None:
-        """Record rows, by the values of their path column."""
-        if paths.null_count or not (pa.types.is_string(paths.type) or pa.types.is_large_string(paths.type)):
-            raise SchemaError(f"the path column must hold the file of every row, as text; found {paths.type} or a null")
-        for path in paths.to_pylist():
-            if self._paths and self._paths[-1] == path:
-                self._rows[-1] += 1
-            else:
-                self._paths.append(path)
-                self._rows.append(1)
-
-    def pack(self) -> str:
-        """Return the runs as text for a task's answer."""
-        table = pa.table({"path": pa.array(self._paths, pa.string()), "rows": pa.array(self._rows, pa.int64())})
-        return base64.b64encode(ipc_file(table)).decode()
-
-
 def _unpack_runs(text: str) -> Iterator[SampleRun]:
-    """Yield the runs of a text from `RunRecorder.pack`."""
+    """Yield the runs of a text in the answer of `convert_files`."""
     table = pa.ipc.open_file(pa.py_buffer(base64.b64decode(text))).read_all()
     return map(SampleRun, table.column("path").to_pylist(), table.column("rows").to_pylist())
 

@@ -73,9 +73,9 @@ def identity_of(df: "DataFrame") -> Identity:
         return Identity(_digest_of(facts), "the source's versions or files, and the query", facts)
     from pyspark.sql import functions
 
-    hashes = [_content_hash(df, seed).cast("decimal(38,0)") for seed in (0, 1)]
-    found = df.select(*(each.alias(f"hash{number}") for number, each in enumerate(hashes)))
-    sums = found.agg(functions.count("*"), functions.sum("hash0"), functions.sum("hash1")).collect()[0]
+    hashes = [_content_hash(df, seed).cast("decimal(38,0)").alias(f"hash{seed}") for seed in (0, 1)]
+    counted = df.select(*hashes).agg(functions.count("*"), functions.sum("hash0"), functions.sum("hash1"))
+    sums = counted.collect()[0]
     content = [df.schema.json(), *map(str, sums)]
     return Identity(_digest_of(content), "the content of all rows", facts, rows=int(sums[0]))
 
@@ -132,8 +132,12 @@ def transformed(df: "DataFrame", transform: Transform) -> "DataFrame":
 
     require_frame(df, "`df`")
     first = first_transformed(df, transform, "the transform")
-    task = _Transformed(transform, first.schema)
-    return map_in_arrow(df, task, from_arrow_schema(first.schema, prefer_timestamp_ntz=True))
+    schema = first.schema
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return TransformRun(transform, "a partition of the rows", schema).batches(batches)
+
+    return map_in_arrow(df, task, from_arrow_schema(schema, prefer_timestamp_ntz=True))
 
 
 def first_transformed(df: "DataFrame", transform: Transform, name: str) -> pa.RecordBatch:
@@ -154,15 +158,6 @@ def first_transformed(df: "DataFrame", transform: Transform, name: str) -> pa.Re
     if first is None:
         raise SchemaError(f"{name} gave no rows for the first {rows.num_rows}, so its columns are not known")
     return first
-
-
-@dataclass(frozen=True)
-class _Transformed:
-    transform: Transform
-    schema: pa.Schema
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return TransformRun(self.transform, "a partition of the rows", self.schema).batches(batches)
 
 
 @decode_errors()
@@ -199,46 +194,36 @@ def by_split(function: Transform | Callable[[Any], Any], column: str) -> Transfo
     """
     given = as_transform(function)
     if given.form == "arrow":
-        return Transform(_ArrowBySplit(given.function, column), "arrow")
+        return Transform(functools.partial(_arrow_by_split, given.function, column), "arrow")
     if given.form == "pandas":
-        return Transform(_PandasBySplit(given.function, column), "pandas")
+        return Transform(functools.partial(_pandas_by_split, given.function, column), "pandas")
     return given
 
 
-@dataclass(frozen=True)
-class _ArrowBySplit:
-    function: Callable[[Any], Any]
-    column: str
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.Table:
-        results = []
-        values = batch.column(self.column)
-        for name in sorted(_names(values.unique().to_pylist(), self.column)):
-            given = self.function(batch.filter(pc.equal(values, name)))
-            if not isinstance(given, pa.RecordBatch | pa.Table):
-                return given  # the caller says what was expected
-            result = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
-            if self.column not in result.column_names:
-                result = result.append_column(self.column, pa.array([name] * result.num_rows, pa.string()))
-            results.append(result)
-        return pa.concat_tables(results) if results else self.function(batch)
+def _arrow_by_split(function: Callable[[Any], Any], column: str, batch: pa.RecordBatch) -> pa.Table:
+    results = []
+    values = batch.column(column)
+    for name in sorted(_names(values.unique().to_pylist(), column)):
+        given = function(batch.filter(pc.equal(values, name)))
+        if not isinstance(given, pa.RecordBatch | pa.Table):
+            return given  # the caller says what was expected
+        result = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
+        if column not in result.column_names:
+            result = result.append_column(column, pa.array([name] * result.num_rows, pa.string()))
+        results.append(result)
+    return pa.concat_tables(results) if results else function(batch)
 
 
-@dataclass(frozen=True)
-class _PandasBySplit:
-    function: Callable[[Any], Any]
-    column: str
+def _pandas_by_split(function: Callable[[Any], Any], column: str, frame: Any) -> Any:
+    import pandas as pd
 
-    def __call__(self, frame: Any) -> Any:
-        import pandas as pd
-
-        results = []
-        for name in sorted(_names(frame[self.column].unique().tolist(), self.column)):
-            result = self.function(frame[frame[self.column] == name].reset_index(drop=True))
-            if isinstance(result, pd.DataFrame) and self.column not in result.columns:
-                result = result.assign(**{self.column: name})
-            results.append(result)
-        return pd.concat(results, ignore_index=True) if results else self.function(frame)
+    results = []
+    for name in sorted(_names(frame[column].unique().tolist(), column)):
+        result = function(frame[frame[column] == name].reset_index(drop=True))
+        if isinstance(result, pd.DataFrame) and column not in result.columns:
+            result = result.assign(**{column: name})
+        results.append(result)
+    return pd.concat(results, ignore_index=True) if results else function(frame)
 
 
 def _names(values: list[str | None], column: str) -> list[str]:
@@ -336,8 +321,11 @@ def ship_function(session: "SparkSession", function: Callable[..., Any]) -> list
 
 def _beside(name: str) -> list[ModuleType]:
     """Return the top-level modules that lie beside the one of this name; none if it is installed or has no file."""
+    paths = sysconfig.get_paths()
+    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed += [*site.getsitepackages(), site.getusersitepackages()]
     folder = _folder_of(sys.modules[name.partition(".")[0]])
-    if folder is None or any(folder.is_relative_to(place) for place in _installed()):
+    if folder is None or any(folder.is_relative_to(Path(place).resolve()) for place in installed):
         return []
     return [
         module
@@ -350,10 +338,3 @@ def _folder_of(module: ModuleType) -> Path | None:
     """Return the folder that holds a top-level module or package; None of one without a file."""
     places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
     return Path(places[0]).resolve().parent if places[0] else None
-
-
-def _installed() -> list[Path]:
-    """Return the folders where Python and its packages are installed."""
-    paths = sysconfig.get_paths()
-    found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return [Path(each).resolve() for each in {*found, *site.getsitepackages(), site.getusersitepackages()}]

@@ -78,8 +78,13 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
         >>> spark.range(3).count()
         3
     """
-    options = options or SparkOptions()
-    builder_type = _session_type().builder
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingDependency(
+            "Spark work needs PySpark, which is not installed: pip install 'smalti[spark]'", extra="spark"
+        ) from error
+    options, builder_type = options or SparkOptions(), SparkSession.builder
     if os.environ.get("DATABRICKS_RUNTIME_VERSION"):
         return builder_type.getOrCreate()
     if options.is_connect:
@@ -114,17 +119,6 @@ def forget_ended_java() -> None:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = None
         SparkSession._activeSession = None
-
-
-def _session_type() -> "type[SparkSession]":
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise MissingDependency(
-            "Spark work needs PySpark, which is not installed: pip install 'smalti[spark]'", extra="spark"
-        ) from error
-    found: type[SparkSession] = SparkSession
-    return found
 
 
 def _quiet_conf(options: SparkOptions) -> dict[str, str]:

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,16 +62,15 @@ def table_state(
     if not listed:
         raise StoreNotFound(f"{redact(store.url)} has no file of a table: check the address, the mount and the format")
     is_partial = kind != "delta" and _has_linked_folders(store)
-    decisive = _newest_commit(listed) if kind == "delta" else [] if is_partial else listed
+    decisive = [] if is_partial else listed
+    if kind == "delta":  # the file of the newest commit; none if a catalog may have a newer one
+        is_staged = any(_STAGED.match(item.key) for item in listed)
+        decisive = [] if is_staged else [item for item in listed if _COMMIT.fullmatch(item.key)][-1:]
     settled = all(item.modified and (item.changed or 0) < now - _SETTLED_SECONDS for item in decisive)
-    return TableState(_digest_of(decisive or listed), is_certain=bool(decisive) and settled)
-
-
-def _newest_commit(log: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Return the file of the newest commit of a Delta log; empty if a catalog may have a newer one."""
-    if any(_STAGED.match(item.key) for item in log):
-        return []
-    return [item for item in log if _COMMIT.fullmatch(item.key)][-1:]
+    digest = hashlib.sha256()
+    for item in sorted(decisive or listed, key=lambda item: item.key):
+        digest.update(f"{item.key}\0{item.num_bytes}\0{item.modified}\n".encode("utf-8", "surrogateescape"))
+    return TableState(digest.hexdigest(), is_certain=bool(decisive) and settled)
 
 
 def _one_file(store: Store) -> list[ObjectInfo]:
@@ -88,10 +87,3 @@ def _has_linked_folders(store: Store) -> bool:
     if root is None:
         return False
     return any(Path(folder, name).is_symlink() for folder, names, _ in os.walk(root.parent) for name in names)
-
-
-def _digest_of(files: Iterable[ObjectInfo]) -> str:
-    digest = hashlib.sha256()
-    for item in sorted(files, key=lambda item: item.key):
-        digest.update(f"{item.key}\0{item.num_bytes}\0{item.modified}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()

@@ -76,6 +76,7 @@ _ADVICE_BY_TEXT = (
 """Patterns in the text of an error, and what to do."""
 _BEFORE_START = "before the session is started; `smalti.spark.build_session()` does so on this machine"
 _ADVICE = f"install 'smalti[spark]' on every machine, or set PYSPARK_PYTHON to a Python that has it, {_BEFORE_START}"
+_Fact = str | int | float | bool | None
 _MAX_MESSAGE = 16_000  # characters; Spark Connect truncates longer error texts
 _Batch = TypeVar("_Batch")
 _Result = TypeVar("_Result")
@@ -100,11 +101,6 @@ class LocalFrame:
     batches: Iterator[pa.RecordBatch]
     """Each with all columns of the schema."""
 
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns."""
-        return list(self.schema.fieldNames())
-
 
 def session_of(spark: "SparkSession | Callable[[], SparkSession]") -> "SparkSession":
     """Return the session, or the one that a function starts."""
@@ -125,15 +121,12 @@ def encode_errors(
         try:
             yield from task(batches)
         except SmaltiError as error:
-            raise EncodedError(f"{error} {_encode(error)}") from error
+            facts = {name: value for name, value in error.facts.items() if isinstance(value, _Fact)}
+            text = json.dumps([type(error).__name__, error.message[:_MAX_MESSAGE], facts])
+            mark = f"<smalti-error:{base64.b64encode(text.encode()).decode()}>"
+            raise EncodedError(f"{error} {mark}") from error
 
     return run
-
-
-def _encode(error: SmaltiError) -> str:
-    facts = {name: value for name, value in error.facts.items() if isinstance(value, str | int | float | bool | None)}
-    text = json.dumps([type(error).__name__, error.message[:_MAX_MESSAGE], facts])
-    return f"<smalti-error:{base64.b64encode(text.encode()).decode()}>"
 
 
 @contextlib.contextmanager
@@ -252,30 +245,68 @@ def run_tasks(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -
 
 
 def run_on_rows(
-    spark: "SparkSession", rows: Any, schema: "StructType | str", work: TaskFunction, *, num_tasks: int = 1
+    spark: "SparkSession | Callable[[], SparkSession]",
+    rows: Any,
+    schema: "StructType | str",
+    work: TaskFunction,
+    *,
+    num_tasks: int = 1,
+    store: Store | None = None,
 ) -> Answers:
     """Run `work` over rows of this process, divided among the tasks by their column `place`; one task takes any rows.
 
+    Args:
+        spark: The session, or a function that starts one.
+        rows: What `createDataFrame` takes.
+        schema: Its columns.
+        work: What each task does.
+        num_tasks: Number of the tasks.
+        store: Store that the tasks write to: that they can is checked first.
+
     Raises:
-        SmaltiError: As for `run_tasks`.
+        SmaltiError: As for `run_tasks` and `require_reach`.
     """
+    spark = session_of(spark)
+    if store is not None:
+        require_reach(spark, store)
     frame = make_frame(spark, rows, schema)
     if num_tasks == 1:
         return _collect_answers(frame.coalesce(1), work)
     return _collect_answers(frame.repartitionByRange(num_tasks, "place").sortWithinPartitions("place"), work)
 
 
+def run_here(work: TaskFunction, batches: Iterator[pa.RecordBatch]) -> Answers:
+    """Run `work` once over batches, in this process."""
+    attempt = Attempt.new(0)
+    return [(attempt, work(batches, attempt))]
+
+
 def _collect_answers(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
-    task = encode_errors(task_of(work, as_pandas=as_pandas))
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise SmaltiError("this function runs inside a Spark task only")
+        attempt = Attempt.new(context.partitionId())
+        answer = json.dumps(work(batches, attempt))
+        _exclude_modules_from_gc()
+        row = pa.RecordBatch.from_arrays(
+            [pa.array([attempt.task], pa.int32()), pa.array([attempt.attempt]), pa.array([answer])], schema=_ANSWER
+        )
+        yield row.to_pandas() if as_pandas else row
+
     with decode_errors(), settings_by_default(df.sparkSession, ARROW_BATCHES):
-        mapped = df.mapInPandas(task, _ANSWER_FOR_SPARK) if as_pandas else df.mapInArrow(task, _ANSWER_FOR_SPARK)
-        rows = mapped.collect()
+        run = df.mapInPandas if as_pandas else df.mapInArrow
+        rows = run(encode_errors(task), _ANSWER_FOR_SPARK).collect()
     return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
 
 
 def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | None" = None) -> "DataFrame":
     """Return a DataFrame of rows of this process; classic PySpark has them pass through a Python worker."""
     use_driver_python(spark)
+    if isinstance(rows, pa.Table) and int(spark.version.split(".")[0]) < 4:
+        rows = rows.to_pandas()
     return spark.createDataFrame(rows, schema)
 
 
@@ -333,21 +364,6 @@ def select_columns(df: "DataFrame", columns: Sequence[tuple[str, str]]) -> "Data
     return selected
 
 
-def task_of(work: TaskFunction, *, as_pandas: bool = False) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return the function that Spark runs on an executor, over Arrow batches or pandas DataFrames."""
-
-    def task(batches: Iterator[Any]) -> Iterator[Any]:
-        attempt = _this_attempt()
-        answer = json.dumps(work(batches, attempt))
-        _exclude_modules_from_gc()
-        row = pa.RecordBatch.from_arrays(
-            [pa.array([attempt.task], pa.int32()), pa.array([attempt.attempt]), pa.array([answer])], schema=_ANSWER
-        )
-        yield row.to_pandas() if as_pandas else row
-
-    return task
-
-
 @functools.cache  # once per process; garbage of later tasks is collected
 def _exclude_modules_from_gc() -> None:
     """Exclude all objects so far, mostly imported modules, from garbage collection.
@@ -357,15 +373,6 @@ def _exclude_modules_from_gc() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _this_attempt() -> Attempt:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    if context is None:
-        raise SmaltiError("this function runs inside a Spark task only")
-    return Attempt.new(context.partitionId())
 
 
 def set_by_default(spark: "SparkSession", settings: Mapping[str, str]) -> list[str]:
@@ -438,21 +445,45 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def require_reach(spark: "SparkSession", *stores: Store, writes: bool = True) -> None:
-    """Return if executors on other machines can use the stores; folders, and a local master, are not checked.
+def require_reach(spark: "SparkSession", store: Store, *, writes: bool = True) -> None:
+    """Return if executors on other machines can use a store; folders, and a local master, are not checked.
 
     Args:
         spark: The session.
-        *stores: Stores that the tasks of a job will use.
-        writes: Whether the tasks will write to them.
+        store: Store that the tasks of a job will use.
+        writes: Whether the tasks will write to it: one puts a small object, and removes it.
 
     Raises:
         StoreError: An executor cannot; of the class that it raised.
-        MissingDependency: The executors have no Smalti, or not the client of a store.
+        MissingDependency: The executors have no Smalti, or not the client of the store.
     """
-    far = [store for store in stores if store.local_path(INDEX) is None]
-    if far and has_remote_executors(spark):
-        ask_executor(spark, far, writes=writes)
+    if store.local_path(INDEX) is not None or not has_remote_executors(spark):
+        return
+
+    def use(batches: Iterator[pa.RecordBatch], _: Attempt) -> dict[str, Any]:
+        for _rows in batches:
+            pass
+        if not writes:
+            store.exists(INDEX)
+            return {}
+        probe = f"{FOLDER}/probe-{secrets.token_hex(8)}"
+        store.put(probe, b"1")
+        with contextlib.suppress(StoreError):  # an executor may be allowed to write only; a vacuum removes it
+            store.delete(probe)
+        return {}
+
+    try:
+        run_on_rows(spark, [(0,)], "place int", use)
+    except MissingDependency:
+        raise
+    except StoreError as error:
+        raise type(error)(
+            f"Spark's executors cannot use {store.url}; no row was read: {error.message} They have the storage options "
+            "of the call, and neither the environment nor the files of this machine, such as ~/.aws: give the "
+            "credentials as `storage_options`, or set their variables on the executors (`spark.executorEnv.NAME`) "
+            "before the session is started.",
+            **error.facts,
+        ) from error
 
 
 def has_remote_executors(spark: "SparkSession") -> bool:
@@ -461,39 +492,3 @@ def has_remote_executors(spark: "SparkSession") -> bool:
         return True
     master = str(spark.conf.get("spark.master", ""))
     return master != "local" and not master.startswith("local[")
-
-
-def ask_executor(spark: "SparkSession", stores: list[Store], *, writes: bool) -> None:
-    """Use the stores in one task; errors are those of `require_reach`."""
-
-    def use(batches: Iterator[pa.RecordBatch], _: Attempt) -> dict[str, Any]:
-        for _rows in batches:
-            pass
-        for store in stores:
-            _use(store, writes=writes)
-        return {}
-
-    try:
-        run_on_rows(spark, [(0,)], "place int", use)
-    except MissingDependency:
-        raise
-    except StoreError as error:
-        places = ", ".join(store.url for store in stores)
-        raise type(error)(
-            f"Spark's executors cannot use {places}; no row was read: {error.message} They have the storage options of "
-            "the call, and neither the environment nor the files of this machine, such as ~/.aws: give the credentials "
-            "as `storage_options`, or set their variables on the executors (`spark.executorEnv.NAME`) before the "
-            "session is started.",
-            **error.facts,
-        ) from error
-
-
-def _use(store: Store, *, writes: bool) -> None:
-    """Read from a store, or put a small object and remove it."""
-    if not writes:
-        store.exists(INDEX)
-        return
-    probe = f"{FOLDER}/probe-{secrets.token_hex(8)}"
-    store.put(probe, b"1")
-    with contextlib.suppress(StoreError):  # an executor may be allowed to write only; a vacuum removes it
-        store.delete(probe)

@@ -147,7 +147,7 @@ class ArrowReader:
         plain._check_columns(found)
         known = dict(first_arrays or {})
         unclear = [] if as_stored else [name for name in plain._of_unknown_axes() if name not in known]
-        known |= plain._first_arrays(spans_of(found), unclear) if unclear else {}
+        known |= _first_arrays(found, unclear) if unclear else {}
         reader = replace(plain, first_arrays=known)
         _ = reader.columns
         return reader
@@ -247,31 +247,34 @@ class ArrowReader:
 
     def _of_unknown_axes(self) -> list[str]:
         """Return the columns of arrays whose encoding does not say how many axes they have."""
-        names = self.encodings if self.names is None else self.names
         found = []
-        for name in names:
+        for name in self.encodings if self.names is None else self.names:
             if self.encodings.get(name, "").startswith("ndarray"):
                 codec = parse_encoding(self.encodings[name])
                 if isinstance(codec, NdArray) and codec.shape is None:
                     found.append(name)
         return found
 
-    def _first_arrays(self, spans: Sequence[RowSpan], names: Sequence[str]) -> dict[str, Any]:
-        """Return an empty array like the first one of each of these columns; None if all are null."""
-        found: dict[str, Any] = {}
-        for span in spans:
-            with ExitStack() as stack:
-                opened = [stack.enter_context(open_checked(self.store, shard)) for shard in span.shards]
-                for shard in opened:
-                    columns = shard.info.schema.columns()
-                    for name in (name for name in names if name in columns and name not in found):
-                        row = _first_valid(shard, name + MASK_SUFFIX, columns)
-                        if row is not None:
-                            array = shard.batch(np.array([row]))[name][0]
-                            found[name] = np.empty((0,) * array.ndim, array.dtype)
-            if len(found) == len(names):
-                break
-        return {name: found.get(name) for name in names}
+
+def _first_arrays(opened: ShardSet, names: Sequence[str]) -> dict[str, Any]:
+    """Return an empty array like the first one of each of these columns; None if all are null."""
+    found: dict[str, Any] = dict.fromkeys(names)
+    for info in (info for span in spans_of(opened) for info in span.shards):
+        columns = info.schema.columns()
+        missing = [name for name in names if name in columns and found[name] is None]
+        if not missing:
+            continue
+        with open_checked(opened.store, info) as shard:
+            for name in missing:
+                row, mask = 0, name + MASK_SUFFIX
+                if mask in columns:
+                    is_null = np.asarray(shard.gather(np.arange(len(shard)), [mask])[mask])
+                    row = int(np.argmin(is_null))
+                    if is_null[row]:
+                        continue
+                array = shard.batch(np.array([row]))[name][0]
+                found[name] = np.empty((0,) * array.ndim, array.dtype)
+    return found
 
 
 def _values(columns: Sequence[ArrowColumn], shards: Sequence[AnyShard], rows: Rows) -> dict[str, pa.Array]:
@@ -289,10 +292,3 @@ def _stored(columns: Sequence[ArrowColumn], shards: Sequence[AnyShard], rows: Ro
 
 def _listed(columns: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({encoding})" for name, encoding in columns.items())
-
-
-def _first_valid(shard: Any, mask: str, columns: Mapping[str, str]) -> int | None:
-    if mask not in columns:
-        return 0
-    is_null = shard.gather(np.arange(len(shard)), [mask])[mask]
-    return int(np.argmin(is_null)) if (np.asarray(is_null) == 0).any() else None

@@ -78,9 +78,14 @@ class OpenStreams:
         self._set_ends = list(accumulate(len(each.shards) for each in sets))
         # For single ids: bisecting an array takes a tenth of the time of numpy's search.
         self._end_array = array("q", self.shard_ends.tobytes())
-        self._conversion = _conversion_of([each.logical for each in sets], self._stream_ends)
+        types = [each.logical for each in sets]
+        is_same = all(each == types[0] for each in types)
+        self._types = None if is_same and types[0] is None else types[:1] if is_same else types
+        """The logical types of every stream, a single entry if they are the same in all; None if there are none."""
         self.cache = cache
         self._aligned = cache.aligned if isinstance(cache, JoinedCache) else None
+        self._shards_per_sample = 1 if self._aligned is None else 1 + self._aligned.num_levels
+        """The most shards that hold columns of one sample."""
 
     def __getstate__(self) -> tuple[tuple[ShardSet, ...], ShardCache]:
         return self.sets, self.cache  # all else is computed from them, in memory proportional to the shards
@@ -117,7 +122,10 @@ class OpenStreams:
         shard = self.cache.shard(number, row)
         try:
             stored = shard[row] if self._aligned is None else self._joined_sample(number, row)
-            return stored if self._conversion is None else self._conversion.sample(stored, sample_id)
+            if self._types is None:
+                return stored
+            types = self._types[0 if len(self._types) == 1 else int(self.stream_of(np.array(sample_id)))]
+            return stored if types is None else types.sample(stored)
         except FormatError as error:
             raise self._with_sample(error, sample_id) from error
 
@@ -138,8 +146,8 @@ class OpenStreams:
             SchemaError: shards of the batch have different columns, or its streams different logical types.
         """
         try:
-            stored = self._stored_batch(sample_ids, out)
-            return stored if self._conversion is None else self._conversion.batch(stored, sample_ids)
+            stored, types = self._stored_batch(sample_ids, out), self._types_of(sample_ids)
+            return stored if types is None else types.batch(stored)
         except FormatError as error:
             if "sample" in error.facts:  # one value is wrong, not a shard
                 for sample_id in sample_ids.tolist():  # reading one by one raises the error that names the sample
@@ -204,17 +212,32 @@ class OpenStreams:
             return self._batch(needed, numbers, rows, out)
         return filled(self._batch_in_parts(needed, numbers, rows), out)
 
+    def _types_of(self, sample_ids: Ids) -> "LogicalTypes | None":
+        """Return the logical types of a batch by column; None if all values are returned as stored.
+
+        Raises:
+            SchemaError: it holds samples of streams with different logical types.
+        """
+        if self._types is None or len(self._types) == 1:
+            return None if self._types is None else self._types[0]
+        first: int
+        first, *others = np.unique(self.stream_of(sample_ids)).tolist() or [0]
+        for stream in others:
+            if self._types[stream] != self._types[first]:
+                raise SchemaError(
+                    f"streams {first} and {stream} have different logical types, so that a batch by column would "
+                    "mix what their values stand for. Write them alike, read them sample by sample, or read what is "
+                    "stored with `logical=False`.",
+                    streams=(first, stream),
+                )
+        return self._types[first]
+
     def _with_sample(self, error: FormatError, sample_id: int) -> FormatError:
         """Return the same error, with the sample and version in its message."""
         digest = self.sets[int(self.stream_of(np.array([sample_id]))[0])].manifest.digest
         where = f"sample {sample_id} of {self.root}, version digest {digest[:12]}"
         facts = error.facts | {"sample_id": sample_id, "digest": digest}
         return type(error)(f"{where}: {error.message}", **facts)
-
-    @property
-    def _shards_per_sample(self) -> int:
-        """The most shards that hold columns of one sample."""
-        return 1 if self._aligned is None else 1 + self._aligned.num_levels
 
     def _joined_sample(self, number: int, row: int) -> dict[str, Any]:
         sample = self.cache.shard(number, row)[row]
@@ -274,9 +297,8 @@ class OpenStreams:
 
     def _batch_in_parts(self, needed: list[int], numbers: Ids, rows: Ids) -> dict[str, Any]:
         """Return a batch of more shards than may be open at once: each holds a descriptor, and macOS allows 256."""
-        check_alike(
-            [self.shards[number] for number in needed], [self._set_of_shard(number).own_names for number in needed]
-        )
+        names = [self._set_of_shard(number).sources[0].names for number in needed]
+        check_alike([self.shards[number] for number in needed], names)
         parts, places = [], []
         stride = max(1, self.cache.max_open // self._shards_per_sample)
         for begin in range(0, len(needed), stride):
@@ -330,8 +352,8 @@ def open_streams(
 
 def _cache_of(sets: tuple[ShardSet, ...], limit: int | None) -> ShardCache:
     """Return one cache for the shards of all streams and of their added columns."""
-    sources = [each.source for each in sets]
-    added = [source for each in sets for source in each.sources_of_added]
+    sources = [each.sources[0] for each in sets]
+    added = [source for each in sets for source in each.sources[1:]]
     if not added:
         return ShardCache(*sources, limit=limit)
     aligned = AlignedShards.of([len(each.shards) for each in sets], [len(each.added) for each in sets])
@@ -431,46 +453,3 @@ def _with_aligned(aligned: AlignedShards, uses: Uses) -> Uses:
 def _outline_with_aligned(aligned: AlignedShards, outline: Outline) -> Outline:
     shards, places = aligned.with_aligned(outline.shards)
     return replace(outline, shards=shards, begins=outline.begins[places], ends=outline.ends[places])
-
-
-def _conversion_of(types: Sequence[LogicalTypes | None], stream_ends: Ids) -> "_Conversion | None":
-    """Return the conversion for streams with these logical types; None where all values are returned as stored."""
-    is_same = all(each == types[0] for each in types)
-    return None if is_same and types[0] is None else _Conversion(types[:1] if is_same else types, stream_ends)
-
-
-@dataclass(frozen=True)
-class _Conversion:
-    """Conversion of stored values to their logical types."""
-
-    types: Sequence[LogicalTypes | None]
-    """The logical types of every stream; a single entry if they are the same in all streams."""
-    stream_ends: Ids
-    """The end of each stream's sample ids; int64, shape (streams,)."""
-
-    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:
-        """Return one sample, converted."""
-        types = self.types[0]
-        if len(self.types) > 1:
-            types = self.types[int(np.searchsorted(self.stream_ends, sample_id, side="right"))]
-        return stored if types is None else types.sample(stored)
-
-    def batch(self, stored: dict[str, Any], sample_ids: Ids) -> dict[str, Any]:
-        """Return a batch by column, converted.
-
-        Raises:
-            SchemaError: it holds samples of streams with different logical types.
-        """
-        streams = [0]
-        if len(self.types) > 1:
-            streams = np.unique(np.searchsorted(self.stream_ends, sample_ids, side="right")).tolist() or [0]
-        types = self.types[streams[0]]
-        for stream in streams[1:]:
-            if self.types[stream] != types:
-                raise SchemaError(
-                    f"streams {streams[0]} and {stream} have different logical types, so that a batch by column would "
-                    "mix what their values stand for. Write them alike, read them sample by sample, or read what is "
-                    "stored with `logical=False`.",
-                    streams=(streams[0], stream),
-                )
-        return stored if types is None else types.batch(stored)

@@ -32,7 +32,7 @@ from smalti.catalog.manifest import has_write_id
 from smalti.catalog.opening import WantedVersion, open_version
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
-from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
+from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable, num_bytes_of_empty
 from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
 from smalti.regular_files import read_regular_text
@@ -159,34 +159,27 @@ class ShardSet:
         return (*names, *(name + MASK_SUFFIX for name in names if _has_mask(types.get(name))))
 
     @property
-    def own_names(self) -> tuple[str, ...] | None:
-        """The columns to read from `shards`; None for all."""
-        return self._names_in(self.manifest.schema.names if self.entry is None else self.entry.columns)
-
-    @property
     def _entries(self) -> list[ColumnsEntry]:
         first = [] if self.entry is None else [self.entry]
         return [*first, *(each.entry for each in self.added)]
 
-    def _names_in(self, names: Iterable[str]) -> tuple[str, ...] | None:
-        wanted, known = self.stored_names, set(names)
-        return None if wanted is None else tuple(name for name in wanted if name in known)
-
-    @property
-    def source(self) -> ShardSource:
-        """The cache's source of its shards."""
-        digest = self.manifest.digest if self.entry is None else self.entry.digest
-        return self._source(digest, self.shards, self.own_names)
-
-    @property
-    def sources_of_added(self) -> list[ShardSource]:
-        """The cache's sources of the shards of added columns."""
-        return [self._source(each.entry.digest, each.shards, self._names_in(each.entry.columns)) for each in self.added]
-
-    def _source(self, digest: str, shards: Sequence[ShardInfo], names: tuple[str, ...] | None) -> ShardSource:
-        options = self.options
-        is_own = self.manifest.version > 0  # a plain set has no version; any writer may have made its shards
-        return ShardSource(self.store, digest, shards, options.cache, options.allow_unsafe_types, is_own, names)
+    @cached_property
+    def sources(self) -> list[ShardSource]:
+        """The cache's sources: of `shards`, then of the shards of added columns."""
+        manifest, options, wanted = self.manifest, self.options, self.stored_names
+        is_own = manifest.version > 0  # a plain set has no version; any writer may have made its shards
+        parts = [(each.entry.digest, each.shards, set(each.entry.columns)) for each in self.added]
+        if self.entry is None:
+            parts.insert(0, (manifest.digest, self.shards, set(manifest.schema.names)))
+        else:
+            parts.insert(0, (self.entry.digest, self.shards, set(self.entry.columns)))
+        return [
+            ShardSource(
+                self.store, digest, shards, options.cache, options.allow_unsafe_types, is_own,
+                None if wanted is None else tuple(name for name in wanted if name in known),
+            )
+            for digest, shards, known in parts
+        ]  # fmt: skip
 
 
 class ConcatenatedShards(Sequence[ShardInfo]):
@@ -248,15 +241,14 @@ def load_shard_set(options: StreamOptions) -> ShardSet:
     needed = entries if options.columns is None else _needed(manifest, entries, options)
     added = tuple(_added(store, manifest, shards, options.split, entry) for entry in needed)
     found = ShardSet(options, manifest, store, shards, added)
-    if added and found.own_names == ():  # all columns are in added shards: those of the set are not read
+    if added and found.sources[0].names == ():  # all columns are in added shards: those of the set are not read
         found = ShardSet(options, manifest, store, added[0].shards, added[1:], added[0].entry)
     _ = found.logical  # checks the logical types
     _check_samples(store, manifest, shards)
-    for source in (found.source, *found.sources_of_added):
-        part = source.shards
-        check_readable(kinds_of(part), allow_unsafe_types=options.allow_unsafe_types, names=source.names)
+    for source in found.sources:
+        check_readable(kinds_of(source.shards), allow_unsafe_types=options.allow_unsafe_types, names=source.names)
         if options.cache.validate_hash is not None:
-            _check_hash(options.root, part, options.cache.validate_hash)
+            _check_hash(options.root, source.shards, options.cache.validate_hash)
     return found
 
 
@@ -281,22 +273,19 @@ def _needed(manifest: Manifest, entries: Sequence[ColumnsEntry], options: Stream
     wanted = options.columns or ()
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise _unknown_column(options.root, unknown[0], sorted(known))
+        near = get_close_matches(unknown[0], sorted(known), n=_MAX_NEAR_NAMES)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+        raise SchemaError(
+            f"`columns` names {unknown[0]!r}, which {options.root} does not have. Its columns are "
+            f"{', '.join(sorted(known))}{hint}",
+            column=unknown[0],
+            columns=tuple(sorted(known)),
+        )
     return [entry for entry in entries if not entry.columns.keys().isdisjoint(wanted)]
 
 
 def _has_mask(kind: Any) -> bool:
     return isinstance(kind, Mapping) and bool(kind.get("mask"))
-
-
-def _unknown_column(root: str, name: str, known: Sequence[str]) -> SchemaError:
-    near = get_close_matches(name, known, n=_MAX_NEAR_NAMES)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-    return SchemaError(
-        f"`columns` names {name!r}, which {root} does not have. Its columns are {', '.join(known)}{hint}",
-        column=name,
-        columns=tuple(known),
-    )
 
 
 def _check_samples(store: Store, manifest: Manifest, shards: Sequence[ShardInfo]) -> None:
@@ -360,23 +349,31 @@ def _check_hash(root: str, shards: Sequence[ShardInfo], name: str) -> None:
 
 def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
     """Return manifest, store and shards at the root, or below the split's own folder, as MosaicML lays out splits."""
+    absent: SmaltiError | None = None  # the error if there is no folder of the split either
     try:
         manifest = _load(store, options)
-    except (VersionNotFound, StoreNotFound) as missing:
+    except (VersionNotFound, StoreNotFound) as error:
         if options.split is None:
             raise
-        try:
-            return _find_below(store, options.split, options)
-        except StoreNotFound:
-            if options.version is None and options.tag is None:
-                raise
-            raise missing from None  # the set is there and lacks the version
-    if options.split is not None and not any(manifest.partitions):
-        try:
-            return _find_below(store, options.split, options)
-        except StoreNotFound as missing:
-            raise _no_splits(store, manifest, options.split) from missing
-    return manifest, store, manifest.select(options.split)
+        if options.version is not None or options.tag is not None:
+            absent = error  # the set is there and lacks the version
+    else:
+        if options.split is None or any(manifest.partitions):
+            return manifest, store, manifest.select(options.split)
+        which = f", version {manifest.version}," if manifest.version else ""
+        absent = StoreNotFound(
+            f"{store.url}{which} has no splits, and no folder {options.split!r} with a shard set of its own: leave "
+            "`split` out (of a training: train_split=None and eval_split=None) to read all samples, or write the set "
+            "with splits",
+            url=store.url,
+            split=options.split,
+        )
+    below = store.child(options.split)
+    try:
+        manifest = _load(below, options)
+    except StoreNotFound as error:
+        raise absent or error from None
+    return manifest, below, manifest.shards
 
 
 class LastVersion:
@@ -423,19 +420,3 @@ def _load(store: Store, options: StreamOptions) -> Manifest:
     manifest = open_version(store, WantedVersion(expected=last.read()))
     last.write(manifest.version)
     return manifest
-
-
-def _no_splits(store: Store, manifest: Manifest, split: str) -> StoreNotFound:
-    which = f", version {manifest.version}," if manifest.version else ""
-    return StoreNotFound(
-        f"{store.url}{which} has no splits, and no folder {split!r} with a shard set of its own: leave `split` out (of "
-        "a training: train_split=None and eval_split=None) to read all samples, or write the set with splits",
-        url=store.url,
-        split=split,
-    )
-
-
-def _find_below(store: Store, split: str, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
-    below = store.child(split)
-    manifest = _load(below, options)
-    return manifest, below, manifest.shards

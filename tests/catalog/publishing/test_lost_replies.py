@@ -111,7 +111,7 @@ MEMBERS = {
     "catalog/tags.py": "tag",
     "compat/streaming/base/format/base/places.py": "writer of the alias",
     "exchange/copying.py": "copy to an empty place",
-    "exporting/record.py": "export",
+    "exporting/steps.py": "export",
     "torch/train/launchers/preflight.py": "tests/torch/train/test_run_store.py",
     "torch/train/run/store.py": "tests/torch/train/test_run_store.py",
     "torch/tuning/journal.py": "tests/torch/train/test_run_store.py",

@@ -27,8 +27,7 @@ from smalti.catalog.publishing import replace_content
 from smalti.catalog.retention.retire import retire
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.segment_list import SegmentList
-from smalti.catalog.table.segments import segments_in
-from smalti.catalog.table.shard_table import digest_of
+from smalti.catalog.table.shard_table import digest_of, segments_in
 from smalti.catalog.tags import tag
 from smalti.errors import CatalogError, FormatError, IndexFileError, VersionNotFound
 from smalti.exchange import copy_version
@@ -321,9 +320,9 @@ def test_a_segment_that_contradicts_its_facts_is_an_error(make_shards, field):
     if field == "splits":
         odd, other = replace(two, splits={"train": facts}), three
     elif field == "rows":
-        odd = replace(two, rows=two.rows + 1, splits={"": replace(facts, rows=two.rows + 1)})
+        odd = replace(two, rows=two.rows + 1, splits={"": facts._replace(rows=two.rows + 1)})
         (last,) = three.splits.values()
-        other = replace(three, rows=three.rows - 1, splits={"": replace(last, rows=three.rows - 1)})
+        other = replace(three, rows=three.rows - 1, splits={"": last._replace(rows=three.rows - 1)})
     else:
         odd, other = replace(two, num_bytes=two.num_bytes + 1), three
     with_segments(store, [one, odd, other])

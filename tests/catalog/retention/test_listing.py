@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from smalti.catalog.retention.listing import CompressedRows, Joined, ListedObjects, Names
+from smalti.catalog.retention.sweep import CompressedRows, Joined, Names, listed_objects
 from smalti.storage import ObjectInfo
 
 
@@ -10,11 +10,11 @@ def test_every_object_is_listed_again_in_order_with_size_and_time():
     odd = ["a b", "ä/ö", "line\nbreak", "not utf-8 \udcff", '"quoted"', "a" * 300]
     found = [ObjectInfo(key, number, "etag", 1.1 * number) for number, key in enumerate(odd)]
     found += [ObjectInfo(f"w/{number:07}", 1 << 50, "", None) for number in range(9000)]
-    listing = ListedObjects(iter(found))
+    listing = listed_objects(iter(found))
     expected = [(each.key, each.num_bytes, each.changed) for each in found]
     for _ in range(2):
         assert [(each.key, each.num_bytes, each.changed) for each in listing] == expected
-    assert list(ListedObjects([])) == []
+    assert list(listed_objects([])) == []
 
 
 def test_a_hundred_thousand_objects_take_eight_megabytes_during_iteration():
@@ -26,7 +26,7 @@ def test_a_hundred_thousand_objects_take_eight_megabytes_during_iteration():
 
     tracemalloc.start()
     try:
-        listing = ListedObjects(found())
+        listing = listed_objects(found())
         kept = tracemalloc.get_traced_memory()[0]
         in_all = sum(1 for _ in listing)
         peak = tracemalloc.get_traced_memory()[1]

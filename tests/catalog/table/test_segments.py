@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.arrow import emit_joined, emit_table, table_of
 from smalti.catalog.table.segment_list import SegmentList
-from smalti.catalog.table.segments import joined_table, segmented, segments_in, shards_only_in, tables_in
-from smalti.catalog.table.shard_table import ShardTable, bytes_of, digest_of, sizes_of
+from smalti.catalog.table.segments import joined_table, segmented, shards_only_in, tables_in
+from smalti.catalog.table.shard_table import ShardTable, bytes_of, digest_of, segments_in, sizes_of
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import BlockList, Schema
 from tests import seeds

@@ -11,7 +11,7 @@ from hashlib import sha256
 import pytest
 
 from smalti.catalog import load_manifest, publish, verify
-from smalti.catalog.table.arrow import emit_table, map_table
+from smalti.catalog.table.arrow import emit_table, load_table
 from smalti.errors import IndexFileError, SchemaError
 from smalti.format import Schema, check_readable
 from smalti.storage import LocalStore
@@ -36,7 +36,7 @@ def path(tmp_path, shards):
 
 
 def mapped(path):
-    return map_table(path, sha256=sha256(path.read_bytes()).hexdigest(), where=str(path))
+    return load_table(LocalStore(path.parent), path.name, sha256=sha256(path.read_bytes()).hexdigest())
 
 
 @pytest.mark.slow

@@ -9,10 +9,10 @@ from hashlib import sha256
 
 import pytest
 
-from smalti.catalog.table import segments as tables
+from smalti.catalog.table import shard_table
 from smalti.catalog.table.arrow import emit_table
-from smalti.catalog.table.segments import SegmentedContent, SegmentFile, segmented, segments_in
-from smalti.catalog.table.shard_table import ShardTable
+from smalti.catalog.table.segments import check_unique, segmented
+from smalti.catalog.table.shard_table import ShardTable, TableFile, TableFiles, segments_in
 from smalti.errors import CatalogError, IndexFileError
 from smalti.storage import LocalStore
 from tests.catalog.table.tables import shard
@@ -36,8 +36,8 @@ def stored_table(store, shards=None):
         key = f"segment-{number}.arrow"
         store.put(key, data)
         facts = replace(file.facts, key=key, sha256=sha256(data).hexdigest(), file_bytes=len(data))
-        files.append(SegmentFile(facts, store))
-    return ShardTable(SegmentedContent(SIZE, tuple(files)))
+        files.append(TableFile(facts, store))
+    return ShardTable(TableFiles(tuple(files), SIZE))
 
 
 def open_files():
@@ -52,7 +52,7 @@ def open_files():
 
 @pytest.mark.parametrize("mapped", [0, 1 << 10], ids=["in memory", "mapped"])
 def test_a_loaded_table_takes_a_descriptor_for_each_segment_unless_there_are_too_many(store, monkeypatch, mapped):
-    monkeypatch.setattr(tables, "_MAX_MAPPED", mapped)
+    monkeypatch.setattr(shard_table, "MAX_MAPPED", mapped)
     table, before = stored_table(store), open_files()
     assert int(table.sizes.sum()) == sum(each.samples for each in table)
     assert open_files() - before == (COUNT // SIZE if mapped else 0)
@@ -63,7 +63,7 @@ def test_a_loaded_table_takes_a_descriptor_for_each_segment_unless_there_are_too
 
 @pytest.mark.parametrize("mapped", [0, 3, 1 << 10])
 def test_a_new_table_takes_a_descriptor_for_each_of_so_many_segments(monkeypatch, mapped):
-    monkeypatch.setattr(tables, "_MAX_MAPPED", mapped)
+    monkeypatch.setattr(shard_table, "MAX_MAPPED", mapped)
     before = open_files()
     table = segmented([[shard(n) for n in range(COUNT)]], size=SIZE)
     assert open_files() - before == min(mapped, COUNT // SIZE)
@@ -95,6 +95,6 @@ def test_names_that_two_of_many_segments_list_are_found_without_keeping_them_loa
     before = open_files()
     fresh = segments_in(segmented([[shard(7)]], size=SIZE)).files
     with pytest.raises(CatalogError, match=r"is listed 2 times"):
-        tables.check_unique(kept, fresh, 0)
+        check_unique(kept, fresh, 0)
     assert open_files() - before <= 2
     assert not any(file.loaded for file in kept)

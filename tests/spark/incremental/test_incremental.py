@@ -86,13 +86,13 @@ class Converter:
                 parts[(place + len(path)) % self.width].append(row)
         return Frame(parts)
 
-    def convert(self, frame, plan, how):
+    def convert(self, frame, plan, path_column):
         answers = []
         for task, rows in enumerate(frame.partitions):
             whole = pa.table([list(column) for column in zip(*rows, strict=True)] or [[], [], [], []], SCHEMA_ARROW)
             batches = iter(whole.select(list(plan.input.names)).to_batches(max_chunksize=3))
             attempt = Attempt.new(task)
-            answers.append((attempt, convert_files(plan, how.path_column, batches, attempt)))
+            answers.append((attempt, convert_files(plan, path_column, batches, attempt)))
         return answers
 
     def run(self, store, *, size_limit=400, recipe="one", columns=None, erased="refuse"):

@@ -15,8 +15,7 @@ from pathlib import Path
 from smalti.catalog.header import INDEX
 from smalti.spark import SparkOptions, build_session
 from smalti.spark.mds.source import MDSDataSource
-from smalti.spark.mds.streaming import ShardSetStreamWriter
-from smalti.spark.mds.writing import ShardSetWriter
+from smalti.spark.mds.writing import ShardSetStreamWriter, ShardSetWriter
 from smalti.storage import LocalStore
 
 STEPS = (

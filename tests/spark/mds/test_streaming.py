@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from smalti.catalog import history, load_manifest
 from smalti.errors import MissingDependency
 from smalti.spark import dataframe_to_mds, register
-from smalti.spark.mds.streaming import ShardSetStreamWriter
+from smalti.spark.mds.writing import ShardSetStreamWriter
 from smalti.storage import open_store
 from tests.spark.writing.test_convert import files, read
 

@@ -16,8 +16,7 @@ from smalti.catalog.retention.vacuum import vacuum
 from smalti.errors import ArgumentError, CatalogError, SchemaError
 from smalti.spark import register
 from smalti.spark.mds.options import EXPECTED, parse_options
-from smalti.spark.mds.streaming import STREAM_OPTIONS
-from smalti.spark.mds.writing import ELSEWHERE, WRITE_OPTIONS, ShardSetWriter
+from smalti.spark.mds.writing import ELSEWHERE, STREAM_OPTIONS, WRITE_OPTIONS, ShardSetWriter
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import open_store
 from tests.spark.writing.test_convert import failing, files, read

@@ -146,13 +146,14 @@ def test_the_parquet_is_plain_parquet_for_spark_itself(spark, flowers, tmp_path)
     assert plain == {row["path"]: (bytes(row["image"]), row["label"], row["split"]) for row in wanted}
 
 
-def test_rows_of_large_parts_are_copied_by_executors_without_the_others(spark, flowers, tmp_path):
+def test_rows_of_large_parts_are_copied_by_executors_without_the_others(spark, flowers, tmp_path, monkeypatch):
+    monkeypatch.setattr("smalti.spark.prepared.parts._MAX_DRIVER_BYTES", 0)
     options = PrepareOptions(size=16, num_partitions=2)
     table = update_prepared(spark, list_images(str(flowers)), tmp_path / "out", options=options).table
     rows = {row["path"]: bytes(row["image"]) for row in read_prepared(spark, tmp_path / "out").collect()}
     kept = {path for path in rows if not path.endswith("/1.jpg")}
     copies = [Copy(part, sorted(kept)) for part in table.parts]
-    answers = copy_parts(spark, table.store, "20260101t000000-0123456789abcdef", copies, max_driver_bytes=0)
+    answers = copy_parts(spark, table.store, "20260101t000000-0123456789abcdef", copies)
     assert set(files_of(answers)["path"].to_pylist()) == kept
     found = {
         row["path"]: row["image"]

@@ -16,7 +16,7 @@ from smalti.spark import PrepareOptions, dataframe_to_mds, prepare_images, updat
 from smalti.spark.tasks import recipe_of
 from smalti.spark.writing import binary_files
 from smalti.spark.writing.binary_files import read_batches
-from smalti.spark.writing.plan import plan_frame, select_inputs
+from smalti.spark.writing.dataframe import plan_frame, select_inputs
 from smalti.writer.tables.plan import WriteOptions
 from tests.spark.photos import encode, put
 
@@ -130,7 +130,7 @@ def test_contents_come_from_spark_where_its_plans_cannot_be_changed(files, monke
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(binary_files, "_Extension", fail)
+    monkeypatch.setattr(binary_files, "_with_addresses", fail)
     assert is_read_by_spark(files)
 
 

@@ -11,12 +11,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 from smalti.catalog import load_manifest
+from smalti.catalog.header import INDEX
 from smalti.errors import SchemaError, SmaltiError, StoreAuthError
 from smalti.format import Shard
 from smalti.spark import add_columns
 from smalti.spark.profile import profile_rows
 from smalti.spark.rows import identities_in, identity_of, in_partitions, transformed, with_split
-from smalti.spark.tasks import ask_executor, decode_errors, has_remote_executors
+from smalti.spark.tasks import decode_errors, has_remote_executors, require_reach
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import LocalStore, open_store
 from smalti.writer import MDSWriter
@@ -148,7 +149,14 @@ def test_every_error_of_spark_says_what_to_do(text):
         raise kind(f"An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: {text}\n\tat x.Y")
 
 
-class LoginStore(LocalStore):
+class FarStore(LocalStore):
+    """A folder as a store of other machines."""
+
+    def local_path(self, key):
+        return None if key == INDEX else super().local_path(key)
+
+
+class LoginStore(FarStore):
     """A folder as a store that needs a variable in the environment."""
 
     def put(self, key, data):
@@ -158,11 +166,12 @@ class LoginStore(LocalStore):
 
 
 def test_an_executor_without_the_drivers_login_is_found_before_rows_are_read(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr("smalti.spark.tasks.has_remote_executors", lambda _: True)
     monkeypatch.setenv("SMALTI_TEST_LOGIN", "yes")  # the workers' processes began before
     store = LoginStore(tmp_path)
     store.put("x", b"")
     with pytest.raises(StoreAuthError, match=r"no row was read: .*no login.*`storage_options`.*spark.executorEnv"):
-        ask_executor(spark, [store], writes=True)
-    ask_executor(spark, [LocalStore(tmp_path)], writes=True)
+        require_reach(spark, store)
+    require_reach(spark, FarStore(tmp_path))
     assert [path.name for path in Path(tmp_path).rglob("*") if path.is_file()] == ["x"]
     assert not has_remote_executors(spark)

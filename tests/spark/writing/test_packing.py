@@ -10,7 +10,7 @@ from smalti.catalog import new_write_id
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
-from smalti.spark.added_columns import _collected
+from smalti.spark.added_columns import _in_order
 from smalti.spark.prepared.parts import parts_of
 from smalti.storage import LocalStore
 from smalti.writer.tables.attempts import Attempt
@@ -210,7 +210,7 @@ def test_an_answer_that_another_task_gave_is_refused_wherever_tasks_answer(tmp_p
         (second, {"shards": [[1, parts[0].tail.to_json()]]}),
     ]
     with pytest.raises(SmaltiError, match="answer of task 0 names"):
-        _collected(columns)
+        _in_order(columns, [])
     prepared = [(first, {"parts": parts[1].packed})]
     with pytest.raises(SmaltiError, match="answer of task 0 names"):
         parts_of(prepared)

@@ -9,7 +9,7 @@ from smalti.catalog import publish
 from smalti.catalog.manifest import Draft
 from smalti.format import Schema
 from smalti.spark.writing import progress
-from smalti.spark.writing.progress import Reporter, TaskCount
+from smalti.spark.writing.progress import Reporter
 from smalti.writer import progress as display
 from tests.stores import MemoryStore
 
@@ -43,8 +43,8 @@ def run_line(stream, counts):
     def count():
         found = next(left, None)
         if found is None:
-            reporter.stop()
-            return TaskCount()
+            reporter.is_stopped.set()
+            return (0, 0)
         return found
 
     reporter = Reporter("s3://b/set", count, stream)
@@ -54,7 +54,7 @@ def run_line(stream, counts):
 
 def test_a_log_gets_a_line_for_each_state(without_delays):
     stream = Stream(is_terminal=False)
-    run_line(stream, [TaskCount(), TaskCount(0, 4), TaskCount(3, 4)])
+    run_line(stream, [(0, 0), (0, 4), (3, 4)])
     assert stream.text().splitlines()[:3] == [
         "s3://b/set: 0 s",
         "s3://b/set: 0 of 4 tasks done, 0 s",
@@ -64,8 +64,8 @@ def test_a_log_gets_a_line_for_each_state(without_delays):
 
 def test_a_terminal_gets_one_line_that_is_updated_and_ended(without_delays):
     stream = Stream(is_terminal=True)
-    reporter = run_line(stream, [TaskCount(10, 400), TaskCount(1, 4)])
-    reporter.close()
+    reporter = run_line(stream, [(10, 400), (1, 4)])
+    reporter.line.close()
     text = stream.text()
     assert text == "\rs3://b/set: 10 of 400 tasks done, 0 s\rs3://b/set: 1 of 4 tasks done, 0 s   \n"
 
@@ -73,17 +73,17 @@ def test_a_terminal_gets_one_line_that_is_updated_and_ended(without_delays):
 def test_the_last_line_reports_what_was_published(without_delays):
     stream = Stream(is_terminal=False)
     manifest = publish(MemoryStore(), Draft("20260101-abcd", Schema.from_columns({"x": "int"}), []))
-    Reporter("s3://b/set", TaskCount, stream).finish(manifest, [])
+    Reporter("s3://b/set", lambda: (0, 0), stream).finish(manifest, [])
     assert stream.text() == "s3://b/set: version 1, 0 rows in 0 shards of 0.0 MB, 0 s\n"
 
 
 def test_a_write_of_less_than_three_seconds_shows_nothing():
     stream = Stream(is_terminal=True)
     manifest = publish(MemoryStore(), Draft("20260101-abcd", Schema.from_columns({"x": "int"}), []))
-    reporter = Reporter("s3://b/set", TaskCount, stream)
+    reporter = Reporter("s3://b/set", lambda: (0, 0), stream)
     reporter.finish(manifest, [])
     reporter.watch()
-    reporter.close()
+    reporter.line.close()
     assert stream.getvalue() == ""
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_shown_after_the_last_line(without_delays):
 
     def count():
         reporter.finish(manifest, [])
-        return TaskCount(4, 4)
+        return (4, 4)
 
     reporter = Reporter("s3://b/set", count, stream)
     reporter.watch()

@@ -22,11 +22,10 @@ from smalti.catalog.erasures import purged_erasures
 from smalti.catalog.publishing import announce_removal
 from smalti.catalog.retention.sweep import (
     Doomed,
-    ObjectCase,
     SetFacts,
     Sweep,
-    condemned,
-    foreign,
+    is_condemned,
+    is_ours,
     old_uploads,
     owner_of,
 )
@@ -35,14 +34,13 @@ from smalti.catalog.retention.vacuum import (
     PUBLISH_ATTEMPTS,
     SetState,
     StoreListing,
-    abort_uploads,
     check_set,
     list_uploads,
     remove_objects,
 )
 from smalti.catalog.tags import tags
 from smalti.errors import CatalogError, CommitConflict, StoreError
-from smalti.storage import ObjectInfo, OldVersion, Store, UnfinishedUpload
+from smalti.storage import OldVersion, Store, UnfinishedUpload
 
 _SOON = 1.0  # second: with `unsafe_ttl`, what was put in the second of the listing is old too
 
@@ -148,7 +146,8 @@ def _finish(
     dry_run: bool = False,
 ) -> Retirement:
     if not dry_run:
-        abort_uploads(state.store, uploads)
+        for upload in uploads or ():
+            state.store.abort_upload(upload)
         remove_objects(state.store, found.doomed, on_remove)
     old = _old_versions(state, found)
     removes_old = bool(old) and options.bucket_versions and not dry_run
@@ -198,13 +197,9 @@ def _old_versions(state: SetState, found: Sweep) -> tuple[OldVersion, ...] | Non
     present = {info.key for info in state.listed.objects if info.key in names} - doomed
     writes = state.writes
     known = SetFacts(state.published, frozenset(), frozenset(), state.condemned)
-
-    def is_ours(key: str) -> bool:
-        owner = owner_of(key, writes)
-        case = ObjectCase(ObjectInfo(key, 0, ""), owner, 0.0, known, state.cutoff)
-        return key in doomed or (foreign(case) is None and condemned(case) is not None)
-
-    return tuple(each for each in old if each.key not in present and is_ours(each.key))
+    owners = {key: owner_of(key, writes) for key in names - present}
+    gone = {key for key, owner in owners.items() if is_ours(key, owner) and is_condemned(key, owner, known)} | doomed
+    return tuple(each for each in old if each.key in gone)
 
 
 def _pending(state: SetState, found: Sweep) -> Iterator[PendingWrite]:

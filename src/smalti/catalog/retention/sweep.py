@@ -6,19 +6,35 @@ An object is removed only if all of this holds; in any doubt it stays:
 - it is older than the limit, by the store's own times;
 - its write was published, or everything of its write, including the marker, is older than the limit.
 
-A new rule is one function here, added to `VERSION_RULES` or `OBJECT_RULES`.
+The rules for versions are in `keeps_version`, those for objects in `decide`.
+
+Also here: objects of a store in little memory, as a listing, the objects to remove, and sets of names.
 """
 
+import json
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
-from smalti.catalog.header import FOLDER, SEGMENT_LIST_SUFFIX, Header
-from smalti.catalog.retention.listing import CompressedRows, Joined
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from smalti.catalog.header import FOLDER, SEGMENT_LIST_SUFFIX
 from smalti.catalog.retention.markers import write_id_of
 from smalti.storage import ObjectInfo, UnfinishedUpload
 
+T = TypeVar("T")
+_OBJECTS_AT_ONCE = 4096
+_COMPRESSION_LEVEL = 1
+_MERGE_THRESHOLD = 1 << 20
+"""Number of new names, or of merged ones if that is more, from which on they are merged: versions share most names."""
 _TABLE = re.compile(rf"{FOLDER}/([0-9a-f]{{64}})[^/]*(?:\.arrow|{re.escape(SEGMENT_LIST_SUFFIX)})")
 _PROBE = re.compile(rf"{FOLDER}/probe-[0-9a-f]{{16}}")
 _CATALOG = re.compile(rf"(?:[^/]+/)?index\.json|{FOLDER}/\d{{8,}}\.json|{FOLDER}/tags/[^/]+\.json")
@@ -29,44 +45,21 @@ _WRITTEN = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class VersionCase:
-    """One version, with the facts by which a vacuum decides whether it is kept."""
+def keeps_version(
+    version: int, *, newest: int, is_tagged: bool, is_expired: bool, superseded: float | None, cutoff: float
+) -> bool:
+    """Return whether a vacuum keeps a version: the newest, one with a tag, or one that was the newest recently.
 
-    header: Header
-    num_newer: int
-    """Number of versions after it, including those that vacuums publish."""
-    is_tagged: bool
-    is_expired: bool
-    """True if an earlier vacuum has removed it."""
-    superseded: float | None
-    """Time when the next version was published, by the store's clock; None if that was after the listing."""
-    cutoff: float
-    """Times from here on are recent."""
-
-
-def is_newest(case: VersionCase) -> bool:
-    """Keep the newest version."""
-    return case.num_newer == 0
-
-
-def is_tagged(case: VersionCase) -> bool:
-    """Keep versions with a tag."""
-    return case.is_tagged
-
-
-def was_newest_recently(case: VersionCase) -> bool:
-    """Keep versions that were the newest less than the limit ago."""
-    return not case.is_expired and (case.superseded is None or case.superseded >= case.cutoff)
-
-
-VERSION_RULES: tuple[Callable[[VersionCase], bool], ...] = (is_newest, is_tagged, was_newest_recently)
-"""A version is kept if one of them returns True."""
-
-
-def keeps_version(case: VersionCase) -> bool:
-    """Return whether a vacuum keeps the version."""
-    return any(rule(case) for rule in VERSION_RULES)
+    Args:
+        version: Its number.
+        newest: The number of the newest version, which a vacuum may have published.
+        is_tagged: It has a tag.
+        is_expired: An earlier vacuum has removed it.
+        superseded: Time when the next version was published, by the store's clock; None if after the listing.
+        cutoff: Times from here on are recent.
+    """
+    was_newest_recently = not is_expired and (superseded is None or superseded >= cutoff)
+    return version == newest or is_tagged or was_newest_recently
 
 
 class Why(Enum):
@@ -109,92 +102,44 @@ class SetFacts:
     young: a purge of deleted samples does not wait for readers."""
 
 
-@dataclass(frozen=True)
-class ObjectCase:
-    """One listed object, with the facts by which a vacuum decides whether it is removed."""
+def decide(info: ObjectInfo, owner: str | None, youngest: float, known: SetFacts, cutoff: float) -> Why:
+    """Return the reason for which a listed object is removed, or stays: the first that applies.
 
-    info: ObjectInfo
-    owner: str | None
-    """Write id of the writer that put it; None if no writer of Smalti's did."""
-    youngest: float
-    """Time of the youngest object of the same write, unfinished uploads included."""
-    known: SetFacts
-    cutoff: float
-    """Objects put before this time are old."""
-
-
-def live(case: ObjectCase) -> Why | None:
-    """Keep objects that a kept version needs."""
-    return Why.LIVE if case.info.key in case.known.live else None
-
-
-def catalog(case: ObjectCase) -> Why | None:
-    """Keep headers, tags and index files."""
-    return Why.CATALOG if _CATALOG.fullmatch(case.info.key) else None
-
-
-def foreign(case: ObjectCase) -> Why | None:
-    """Keep objects that Smalti did not write."""
-    is_ours = case.owner is not None or _TABLE.fullmatch(case.info.key) or _PROBE.fullmatch(case.info.key)
-    return None if is_ours else Why.FOREIGN
-
-
-def condemned(case: ObjectCase) -> Why | None:
-    """Remove what a purge is about."""
-    table = _TABLE.fullmatch(case.info.key)
-    name = table[1] if table is not None else case.owner
-    return Why.EXPIRED if name is not None and name in case.known.condemned else None
+    Args:
+        info: The object.
+        owner: Write id of the writer that put it; None if no writer of Smalti's did.
+        youngest: Time of the youngest object of the same write, unfinished uploads included.
+        known: The facts of the set.
+        cutoff: Objects put before this time are old.
+    """
+    if info.key in known.live:
+        return Why.LIVE
+    if _CATALOG.fullmatch(info.key):
+        return Why.CATALOG
+    if not is_ours(info.key, owner):
+        return Why.FOREIGN
+    if is_condemned(info.key, owner, known):
+        return Why.EXPIRED
+    if time_of(info) >= cutoff:
+        return Why.YOUNG
+    if owner is None or write_id_of(info.key) in known.published:  # tables, probes, markers of published writes
+        return Why.LEFTOVER
+    if owner in known.expired:
+        return Why.EXPIRED
+    if owner in known.published:  # such as those of failed tasks
+        return Why.LEFTOVER
+    return Why.IN_PROGRESS if youngest >= cutoff else Why.ORPHAN
 
 
-def young(case: ObjectCase) -> Why | None:
-    """Keep objects that are younger than the limit."""
-    return Why.YOUNG if time_of(case.info) >= case.cutoff else None
+def is_ours(key: str, owner: str | None) -> bool:
+    """Return whether Smalti wrote an object."""
+    return owner is not None or bool(_TABLE.fullmatch(key) or _PROBE.fullmatch(key))
 
 
-def leftover(case: ObjectCase) -> Why | None:
-    """Remove tables, probes, and markers of published writes."""
-    return Why.LEFTOVER if case.owner is None or write_id_of(case.info.key) in case.known.published else None
-
-
-def expired(case: ObjectCase) -> Why | None:
-    """Remove objects of writes whose version is not kept."""
-    return Why.EXPIRED if case.owner in case.known.expired else None
-
-
-def unreferenced(case: ObjectCase) -> Why | None:
-    """Remove objects of published writes that no kept version needs, such as those of failed tasks."""
-    return Why.LEFTOVER if case.owner in case.known.published else None
-
-
-def in_progress(case: ObjectCase) -> Why | None:
-    """Keep objects of an unpublished write of which anything is young."""
-    return Why.IN_PROGRESS if case.youngest >= case.cutoff else None
-
-
-def orphan(case: ObjectCase) -> Why:
-    """Remove objects of unpublished writes of which everything is old."""
-    del case
-    return Why.ORPHAN
-
-
-OBJECT_RULES: tuple[Callable[[ObjectCase], Why | None], ...] = (
-    live,
-    catalog,
-    foreign,
-    condemned,
-    young,
-    leftover,
-    expired,
-    unreferenced,
-    in_progress,
-    orphan,
-)
-"""The first one that returns a reason decides."""
-
-
-def decide(case: ObjectCase) -> Why:
-    """Return the reason for which the object is removed, or stays."""
-    return next(why for rule in OBJECT_RULES if (why := rule(case)) is not None)
+def is_condemned(key: str, owner: str | None, known: SetFacts) -> bool:
+    """Return whether a purge removes an object that no kept version needs."""
+    table = _TABLE.fullmatch(key)
+    return (owner if table is None else table[1]) in known.condemned
 
 
 @dataclass(frozen=True)
@@ -237,29 +182,26 @@ def sweep(
     kept: dict[Why, int] = {}
     for info in listing:
         owner = owner_of(info.key, writes)
-        why = decide(ObjectCase(info, owner, 0.0 if owner is None else youngest[owner], known, cutoff))
+        why = decide(info, owner, 0.0 if owner is None else youngest[owner], known, cutoff)
         if why not in REMOVED:
             kept[why] = kept.get(why, 0) + 1
             continue
         doomed = Doomed(info.key, info.num_bytes, why)
-        fence = _fence_of(info.key, writes)
-        fences |= set() if fence is None else {fence}
+        if (fence := _fence_of(info.key, writes)) is not None:
+            fences.add(fence)
         if _TABLE.fullmatch(info.key):  # first, so that a half-removed version cannot be opened
             tables.append(doomed)
         elif write_id_of(info.key) is not None:  # last: they identify the rest
             marked.append(doomed)
         else:
             others.add(doomed)
+    by_key = attrgetter("key")
     return Sweep(
-        doomed=Joined(sorted(tables, key=_key_of), others, sorted(marked, key=_key_of)),
+        doomed=Joined(sorted(tables, key=by_key), others, sorted(marked, key=by_key)),
         kept=kept,
         fences=tuple(sorted(fences)),
         shown=frozenset(shown),
     )
-
-
-def _key_of(each: Doomed) -> str:
-    return each.key
 
 
 def _row_of(each: Doomed) -> tuple[str, int, str]:
@@ -312,3 +254,103 @@ def _fence_of(key: str, writes: Collection[str]) -> str | None:
 def time_of(info: ObjectInfo) -> float:
     """Return the time when the object was put; infinity if it is unknown, so that the object is never old."""
     return float("inf") if info.changed is None else info.changed
+
+
+class CompressedRows(Generic[T]):
+    """Values in order, iterable several times, some thousands of them compressed together.
+
+    A million objects take some 25 MB: neighbouring names differ little.
+    """
+
+    def __init__(self, to_row: Callable[[T], tuple[Any, ...]], from_row: Callable[..., T]) -> None:
+        """Create an empty sequence of values that these functions make rows of JSON, and rows values."""
+        self._to_row, self._from_row = to_row, from_row
+        self._parts: list[bytes] = []
+        self._fresh: list[tuple[Any, ...]] = []
+
+    def add(self, value: T) -> None:
+        """Append a value."""
+        self._fresh.append(self._to_row(value))
+        if len(self._fresh) == _OBJECTS_AT_ONCE:
+            columns = list(zip(*self._fresh, strict=True))
+            self._parts.append(zlib.compress(json.dumps(columns).encode(), _COMPRESSION_LEVEL))
+            self._fresh = []
+
+    def __len__(self) -> int:
+        return _OBJECTS_AT_ONCE * len(self._parts) + len(self._fresh)
+
+    def __iter__(self) -> Iterator[T]:
+        for part in self._parts:
+            for row in zip(*json.loads(zlib.decompress(part)), strict=True):
+                yield self._from_row(*row)
+        for row in self._fresh:
+            yield self._from_row(*row)
+
+
+def listed_objects(found: Iterable[ObjectInfo]) -> CompressedRows[ObjectInfo]:
+    """Return objects in the order in which a store listed them, iterable several times; name, size and time of each."""
+    rows = CompressedRows[ObjectInfo](
+        lambda each: (each.key, each.num_bytes, each.changed),
+        lambda key, num_bytes, changed: ObjectInfo(key, num_bytes, "", changed),
+    )
+    for each in found:
+        rows.add(each)
+    return rows
+
+
+class Joined(Sequence[T]):
+    """The values of several collections, end to end; equal to every sequence of equal values."""
+
+    def __init__(self, *parts: "Sequence[T] | CompressedRows[T]") -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self._parts)
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return a value, or a tuple of values for a slice; the values before it are passed over."""
+        places = range(len(self))[at]
+        if isinstance(places, int):
+            return next(islice(self, places, None))
+        found = list(islice(self, max(places, default=-1) + 1))
+        return tuple(found[place] for place in places)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # like a list
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} values)"
+
+
+class Names:
+    """A set of names with eight bytes per name and rare false positives: 1 in 2^44 for a set of a million names.
+
+    Use it for names of objects to keep: a false positive keeps an object that could have been removed.
+    """
+
+    def __init__(self, parts: Iterable[Iterable[str]]) -> None:
+        merged: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        fresh: list[NDArray[np.uint64]] = []
+        count = 0
+        for part in parts:
+            fresh.append(np.fromiter(map(_name_hash, part), np.uint64))
+            count += fresh[-1].size
+            if count > max(merged.size, _MERGE_THRESHOLD):
+                merged, fresh, count = np.unique(np.concatenate([merged, *fresh])), [], 0
+        self._hashes = memoryview(np.unique(np.concatenate([merged, *fresh])))
+
+    def __contains__(self, name: object) -> bool:
+        mark = _name_hash(str(name))
+        place = bisect_left(self._hashes, mark)
+        return place < len(self._hashes) and self._hashes[place] == mark
+
+
+def _name_hash(name: str) -> int:
+    return xxh3_64_intdigest(name.encode(errors="surrogatepass"))

@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -23,15 +23,15 @@ from smalti.catalog.erasures import erased_keys
 from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest, segment_keys
 from smalti.catalog.opening import find_newest, headers_before, no_shard_set
 from smalti.catalog.publishing import announce_removal, stored_sizes_of
-from smalti.catalog.retention.listing import ListedObjects, Names
 from smalti.catalog.retention.markers import MARKERS
 from smalti.catalog.retention.sweep import (
     Doomed,
+    Names,
     SetFacts,
     Sweep,
-    VersionCase,
     Why,
     keeps_version,
+    listed_objects,
     old_uploads,
     sweep,
     table_digest,
@@ -131,7 +131,8 @@ def vacuum(
         uploads = None if unfinished is None else old_uploads(unfinished, state.writes, state.cutoff)
         if dry_run:
             return _report(state, found, uploads, dry_run=True)
-        abort_uploads(store, uploads)
+        for upload in uploads or ():
+            store.abort_upload(upload)
         if not found.doomed:
             return _report(state, found, uploads, dry_run=False)
         if not state.expired and not found.fences:  # no version could reference the removed objects again
@@ -181,11 +182,27 @@ class StoreListing:
     """All objects of the store, and the current time by the store's clock; a million objects take some 25 MB."""
 
     def __init__(self, store: Store) -> None:
+        """List the objects, with a small one among them that is put for it: its time is the current one.
+
+        Raises:
+            CatalogError: the store does not report times.
+        """
         self.times: dict[str, float | None] = {}
         """Times of the objects below `_versions/` and of tables, by key."""
-        with probe_in(store, FOLDER) as probe:
-            self.objects = ListedObjects(self._recorded(store.list(), probe))
-        self.now = probe_timestamp(store, self.times.pop(probe, None))
+        probe = f"{FOLDER}/probe-{secrets.token_hex(8)}"
+        store.put(probe, b"what time is it?")
+        try:
+            self.objects = listed_objects(self._recorded(store.list(), probe))
+        finally:
+            with suppress(StoreError):  # a later vacuum removes it
+                store.delete(probe)
+        now = self.times.pop(probe, None)
+        if now is None:
+            raise CatalogError(
+                f"{store.url}: this store does not report when its objects were put, so that no object can be called "
+                "old"
+            )
+        self.now = now
 
     def _recorded(self, found: Iterator[ObjectInfo], probe: str) -> Iterator[ObjectInfo]:
         """Record the times of the catalog's objects, and pass all objects on but the probe."""
@@ -216,18 +233,18 @@ class SetState:
         headers, tagged = cls._read(store)
         newest = headers[max(headers)]
         expired = set(newest.expired)
-        cases = (
-            VersionCase(
-                header,
-                num_newer=newest.version - version,
+        kept = frozenset(
+            version
+            for version in headers
+            if keeps_version(
+                version,
+                newest=newest.version,
                 is_tagged=version in tagged,
                 is_expired=version in expired,
                 superseded=listed.times.get(header_key(version + 1)),
                 cutoff=cutoff,
             )
-            for version, header in headers.items()
         )
-        kept = frozenset(case.header.version for case in cases if keeps_version(case))
         removed = tuple(sorted(headers.keys() - kept - expired))
         return cls(store, listed, cutoff, headers, kept, removed)
 
@@ -274,7 +291,10 @@ class SetState:
 
     def sweep(self, kept_versions: Collection[int], unfinished: Iterable[UnfinishedUpload]) -> Sweep:
         """Decide which objects may be removed if these versions are kept."""
-        needed = {self._content(self.headers[version]): version for version in sorted(kept_versions)}
+        needed: dict[object, int] = {}  # one of the versions that need the same objects
+        for version in sorted(kept_versions):
+            header = self.headers[version]
+            needed[header.table_key, json.dumps([list(header.sidecars), list(header.erased)], sort_keys=True)] = version
         seen: set[str] = set()
         live = Names(chain.from_iterable(self._needed(self.headers[version], seen) for version in needed.values()))
         expired = {header.write_id for version, header in self.headers.items() if version not in kept_versions}
@@ -287,18 +307,10 @@ class SetState:
         for version in sorted(self.headers):
             for name in self.headers[version].fenced:
                 first_fenced.setdefault(name, version)
-        recent = {name for name, version in first_fenced.items() if self._is_recent(version)}
+        times = {name: self.listed.times.get(header_key(version)) for name, version in first_fenced.items()}
+        recent = {name for name, time in times.items() if time is None or time >= self.cutoff}
         carried = {name for name in self.newest.fenced if name in recent or name in found.shown}
         return tuple(sorted({*carried, *found.fences}))
-
-    def _is_recent(self, version: int) -> bool:
-        time = self.listed.times.get(header_key(version))
-        return time is None or time >= self.cutoff
-
-    @staticmethod
-    def _content(header: Header) -> tuple[str, str]:
-        """Return a key that is equal for versions that need the same objects."""
-        return header.table_key, json.dumps([list(header.sidecars), list(header.erased)], sort_keys=True)
 
     def _needed(self, header: Header, seen: set[str]) -> Iterator[Sequence[str]]:
         """Yield the keys of all objects that a version needs, some thousands at a time.
@@ -345,12 +357,6 @@ def list_uploads(store: Store) -> list[UnfinishedUpload] | None:
         return list(store.unfinished_uploads())
     except StoreError:  # not every S3-compatible store lists them, nor for all credentials
         return None
-
-
-def abort_uploads(store: Store, uploads: Sequence[UnfinishedUpload] | None) -> None:
-    """Remove the parts of these uploads."""
-    for upload in uploads or ():
-        store.abort_upload(upload)
 
 
 def _report(
@@ -401,31 +407,3 @@ def checked_limit(older_than: str | float, *, whose: str, unsafe_ttl: bool) -> f
             f"{whose} still needs. Say `unsafe_ttl` if no {whose} is running"
         )
     return limit
-
-
-@contextmanager
-def probe_in(store: Store, folder: str) -> Iterator[str]:
-    """Put a small object into the folder for the duration of the block, and yield its key.
-
-    Its time in a listing is the current time by the store's clock.
-    """
-    key = f"{folder}/probe-{secrets.token_hex(8)}"
-    store.put(key, b"what time is it?")
-    try:
-        yield key
-    finally:
-        with suppress(StoreError):  # a later vacuum removes it
-            store.delete(key)
-
-
-def probe_timestamp(store: Store, changed: float | None) -> float:
-    """Return the time of a probe as listed.
-
-    Raises:
-        CatalogError: the store does not report times.
-    """
-    if changed is None:
-        raise CatalogError(
-            f"{store.url}: this store does not report when its objects were put, so that no object can be called old"
-        )
-    return changed

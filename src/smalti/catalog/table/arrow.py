@@ -1,75 +1,62 @@
 """The Arrow file of a shard table: a million shards take 200 MB, where JSON takes 450 MB and 1.5 times as long.
 
-Layout 1 is for MDS shards. Layout 2, for sets with text shards or Parquet files, has further columns for meta files,
-line ends and separators. Both may have columns with which parts of shards are verified: the places of their block
-lists (`smalti.format.blocks`).
-
-Files are untrusted: everything that pyarrow takes for granted is checked first. They are memory-mapped; once a file was
-checked, the pages that were read are released again.
+Its layouts, and how it is read, are in `smalti.catalog.table.content`.
 
 `pack_shards` returns a table as short text for the results of Spark tasks: a tenth of the JSON, so that a driver can
 keep all of them.
+
+`read_regular` reads large index files of other writers, as columns, by Arrow's JSON reader: the entries in files of
+MosaicML's writer differ in names, sizes, hashes and counts only. Parsed to Python objects, 10^5 of them take seconds. A
+file with other entries, or an invalid one, is left to `parse_index`, which explains the fault.
 """
 
 import base64
 import binascii
 import hashlib
 import json
-import mmap
-import os
-import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from smalti.catalog.table.rows import COLUMNS, MDS_COLUMNS, PARTIAL_COLUMNS, TEXT_COLUMNS, WORD, RowParser, columns_of
-from smalti.catalog.table.shard_table import ShardTable, TableContent
-from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
-from smalti.format import FileInfo, Schema, ShardInfo, load_strict
-from smalti.regular_files import open_regular
+from smalti.catalog.table.content import (
+    MAX_TABLE_BYTES,
+    TABLE_VERSION,
+    TEXT_TABLE_VERSION,
+    checked_content,
+    load_content,
+    own_content,
+)
+from smalti.catalog.table.rows import COLUMNS, PARTIAL_COLUMNS, TEXT_COLUMNS, WORD
+from smalti.catalog.table.shard_table import ShardTable, canonical
+from smalti.errors import IndexFileError, SmaltiError
+from smalti.format import FileInfo, Schema, ShardInfo, parse_index
 from smalti.storage import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Buffer = bytes | mmap.mmap
-State = tuple[int, int, int, int]
-"""Device, inode, size and modification time of a file, by which a replaced file is detected."""
-
-_HASH_BYTES = 8 << 20  # bytes that are hashed before their pages are released
-_MAGIC = b"ARROW1\0\0"
-_HEADER_FIELD = 2  # of the flatbuffer table Message
-_DATA_FIELD = 1  # of DictionaryBatch: the RecordBatch that holds its values
-_COMPRESSION_FIELD = 3  # of RecordBatch
-TABLE_VERSION = 1
-MAX_TABLE_BYTES = 1 << 30
-"""About five million shards."""
-TEXT_TABLE_VERSION = 2
 _ROWS_AT_ONCE = 1 << 14
 _COMPRESSION_LEVEL = 6
 _quoted = json.encoder.encode_basestring_ascii
+_HEAD, _TAIL = b'{"shards": [', b'], "version": 2}'
+_BETWEEN = b"}, {"  # around and between the entries of foreign index files
 
 
 def emit_table(shards: Iterable[ShardInfo]) -> bytes:
     """Return the Arrow IPC file of the shards; the same shards give the same bytes with the same version of Arrow.
 
-    The shards are iterated once, some thousands at a time; memory is about twice the size of the file.
+    It is not created again if it is in memory. The shards are iterated once, some thousands at a time; memory is about
+    twice the size of the file.
     """
-    if isinstance(shards, ShardTable) and shards.emitted is not None:
-        return shards.emitted
-    return file_of(*_built(shards))
+    return created_bytes(shards) or file_of(*_columns_of(shards))
 
 
-def emit_content(content: TableContent) -> bytes:
-    """Return the file of a content: the bytes that this process has, or the same rows as a new file."""
-    if isinstance(content.reopen, _Kept):
-        return bytes(content.reopen.data)
-    return emit_joined([ShardTable(content)])
+def created_bytes(shards: Iterable[ShardInfo]) -> bytes | None:
+    """Return the bytes of the file with exactly these shards, if they are in memory, where they were checked."""
+    files = shards.content.files if isinstance(shards, ShardTable) and shards.is_whole else ()
+    content = files[0].loaded if len(files) == 1 else None
+    return None if content is None or content.mapped is not None else bytes(content.data)
 
 
 def emit_joined(parts: Sequence[Sequence[ShardInfo]]) -> bytes:
@@ -78,22 +65,23 @@ def emit_joined(parts: Sequence[Sequence[ShardInfo]]) -> bytes:
     No shards are created if the parts are tables with the same schemas: this takes a tenth of the time.
     """
     columns = [_columns_of(part) for part in parts if len(part)]
-    if not columns or any(schemas != columns[0][1] for _, schemas in columns):
-        return file_of(*_built(shard for part in parts for shard in part))
-    return file_of([piece for pieces, _ in columns for piece in pieces], columns[0][1])
+    if any(schemas != columns[0][1] for _, schemas in columns):
+        columns = [_built(chain.from_iterable(parts))]
+    return file_of([piece for pieces, _ in columns for piece in pieces], columns[0][1] if columns else [])
 
 
-def _columns_of(shards: Sequence[ShardInfo]) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Return the columns of the shards, in pieces, and their schemas; not built if they are rows of a single file."""
+def _columns_of(shards: Iterable[ShardInfo]) -> tuple[list["pa.Table"], Sequence[dict[str, Any]]]:
+    """Return the columns of the shards, in pieces, and their schemas; not built if they are rows of files."""
     import pyarrow as pa
 
-    if isinstance(shards, ShardTable) and isinstance(shards.content, TableContent) and shards.is_range:
-        columns = shards.content.columns.slice(shards.rows[0], len(shards))
-        return [pa.Table.from_batches([columns]).cast(_plain_schema())], shards.content.parser.schemas
-    return _built(shards)
+    spans = shards.spans() if isinstance(shards, ShardTable) else []
+    if not spans or any(content.schemas != spans[0][0].schemas for content, _, _ in spans):
+        return _built(shards)
+    batches = [content.slice(first, last) for content, first, last in spans]
+    return [pa.Table.from_batches([batch]).cast(_plain_schema()) for batch in batches], spans[0][0].schemas
 
 
-def _built(shards: Iterable[ShardInfo]) -> tuple[list[Any], list[dict[str, Any]]]:
+def _built(shards: Iterable[ShardInfo]) -> tuple[list["pa.Table"], Sequence[dict[str, Any]]]:
     import pyarrow as pa
 
     schemas: dict[Schema, int] = {}
@@ -138,7 +126,7 @@ def _signed(digest: int) -> int:
     return digest if digest < 1 << 63 else digest - (1 << 64)
 
 
-def file_of(pieces: Sequence["pa.Table"], schemas: list[dict[str, Any]]) -> bytes:
+def file_of(pieces: Sequence["pa.Table"], schemas: Sequence[dict[str, Any]]) -> bytes:
     """Return the Arrow file of these rows, as a single batch, so that readers map each column in one piece.
 
     Columns that a piece lacks are null there; words are plain texts.
@@ -156,7 +144,7 @@ def file_of(pieces: Sequence["pa.Table"], schemas: list[dict[str, Any]]) -> byte
         if not is_empty and (has_text or name not in TEXT_COLUMNS):
             array = column.combine_chunks()
             arrays[name] = array.cast(pa.dictionary(pa.int32(), pa.string())) if kind == WORD else array
-    about = {"version": TEXT_TABLE_VERSION if has_text else TABLE_VERSION, "schemas": schemas}
+    about = {"version": TEXT_TABLE_VERSION if has_text else TABLE_VERSION, "schemas": list(schemas)}
     table = pa.table(arrays).replace_schema_metadata({"smalti": json.dumps(about, sort_keys=True)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
@@ -170,33 +158,7 @@ def table_of(shards: Iterable[ShardInfo]) -> ShardTable:
     Raises:
         IndexFileError: two shards have a file name in common, or one is invalid.
     """
-    return ShardTable(opened_bytes(emit_table(shards)))
-
-
-def opened_bytes(data: bytes, *, in_memory: bool = True) -> TableContent:
-    """Return the content of a file that this process created, checked. Without `in_memory`, it is a temporary file.
-
-    Raises:
-        IndexFileError: two shards have a file name in common, or one is invalid.
-    """
-    content = _checked(
-        data if in_memory else in_temporary_file(data), "of this process", hashlib.sha256(data).hexdigest()
-    )
-    return replace(content, emitted=data) if in_memory else content
-
-
-def in_temporary_file(data: bytes) -> Buffer:
-    """Return the bytes as a mapped temporary file, so that only the accessed parts are in memory.
-
-    The file has no name, and takes a file descriptor. Where there is no room for it, the bytes stay in memory.
-    """
-    try:
-        with tempfile.TemporaryFile(prefix="smalti-table-") as file:
-            file.write(data)
-            file.flush()
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):  # an empty file cannot be mapped
-        return data
+    return ShardTable.of(own_content(emit_table(shards)))
 
 
 def parse_table(data: bytes, *, sha256: str, where: str) -> ShardTable:
@@ -205,134 +167,18 @@ def parse_table(data: bytes, *, sha256: str, where: str) -> ShardTable:
     Raises:
         IndexFileError: the bytes are not those that were published, or their content is invalid.
     """
-    return ShardTable(_checked(data, where, sha256))
-
-
-def map_table(path: Path, *, sha256: str, where: str) -> ShardTable:
-    """Map a local Arrow file of shards, so that only the accessed parts are in memory; checked like `parse_table`.
-
-    Raises:
-        IndexFileError: as for `parse_table`.
-        OSError: the file cannot be mapped.
-    """
-    return ShardTable(_mapped(path, where, sha256))
-
-
-def _mapped(
-    path: Path, where: str, sha256: str, known: State | None = None, *, checks_names: bool = True
-) -> TableContent:
-    """Map a file, and check it unless it has the state in which it was checked."""
-    data, state = map_file(path)
-    reopen = partial(_mapped_again, path, where, sha256, state)
-    return _checked(data, where, None if state == known else sha256, reopen, checks_names=checks_names)
-
-
-def _mapped_again(path: Path, where: str, sha256: str, state: State) -> TableContent:
-    """Map a file that another process checked; check it again if it was changed since."""
-    try:
-        return _mapped(path, where, sha256, state)
-    except OSError as error:
-        raise IndexFileError(f"shard table {where} cannot be opened here: {error.strerror}", key=where) from error
+    return ShardTable.of(checked_content(data, where, sha256))
 
 
 def load_table(store: Store, key: str, *, sha256: str) -> ShardTable:
-    """Load a shard table from a store: a local file is mapped, any other object is fetched.
+    """Load a shard table from a store: a local file is mapped, so that only the accessed parts are in memory.
 
     Raises:
         StoreNotFound: there is no such object.
         IndexFileError: it is larger than `MAX_TABLE_BYTES`; or as for `parse_table`.
     """
-    path = store.local_path(key)
-    content = load_content(store, key, sha256=sha256, num_bytes=store.size(key), in_memory=path is None)
-    return ShardTable(content)
-
-
-def load_content(
-    store: Store,
-    key: str,
-    *,
-    sha256: str,
-    num_bytes: int,
-    checks_names: bool = True,
-    in_memory: bool = True,
-) -> TableContent:
-    """Load the content of a table of so many bytes, as `load_table` does.
-
-    Without `in_memory`, a local file is mapped, and any other object is kept in a temporary file.
-
-    Without `checks_names`, names and hashes are checked when a row is read, and names that occur twice are not found.
-
-    Raises:
-        StoreNotFound, IndexFileError: as for `load_table`.
-    """
-    where = store.locate(key)
-    if num_bytes > MAX_TABLE_BYTES:
-        raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=key)
-    path = None if in_memory else store.local_path(key)
-    if path is not None:
-        with suppress(OSError):  # some network file systems cannot map files; `get` raises any other fault
-            return _mapped(path, where, sha256, checks_names=checks_names)
-    data = store.get_range(key, 0, num_bytes)
-    return _checked(data if in_memory else in_temporary_file(data), where, sha256, checks_names=checks_names)
-
-
-@dataclass(frozen=True, eq=False)
-class _Kept:
-    """A function that loads the content of bytes that were checked before; pickled with them."""
-
-    data: Buffer
-    where: str
-
-    def __call__(self) -> TableContent:
-        return _checked(self.data, self.where, None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (bytes(self.data), self.where)
-
-
-def _checked(
-    data: Buffer,
-    where: str,
-    sha256: str | None,
-    reopen: Callable[[], TableContent] | None = None,
-    *,
-    checks_names: bool = True,
-) -> TableContent:
-    """Return the content of a table's bytes.
-
-    `sha256` is None for bytes that were checked before, which are not checked again. `reopen` loads the same content in
-    another process.
-
-    Raises:
-        IndexFileError: as for `parse_table`.
-    """
-    what = f"shard table {where}"
-    found = sha256 and _sha256(data)
-    if found != sha256:
-        raise IndexFileError(
-            f"{what}: expected sha256 {sha256}, found {found}; the object was changed or cut", key=where
-        )
-    try:
-        table = read_arrow_file(data)
-        about = load_strict((table.schema.metadata or {})[b"smalti"], where=what)
-        if about["version"] not in (TABLE_VERSION, TEXT_TABLE_VERSION):
-            raise IndexFileError(
-                f"{what} has layout {about['version']!r:.40}, this reader knows {TEXT_TABLE_VERSION}: update smalti"
-            )
-        names = {*MDS_COLUMNS, *(TEXT_COLUMNS if about["version"] == TEXT_TABLE_VERSION else ())}
-        names |= PARTIAL_COLUMNS.keys() & table.column_names
-        columns = columns_of(table, names, is_known=sha256 is None)
-        parser, release = RowParser(about["schemas"], what), partial(release_pages, data)
-        content = TableContent(table, columns, parser, reopen or _Kept(data, where), release=release)
-        if sha256 is not None:
-            content.check(checks_names=checks_names)
-    except FormatError:
-        raise
-    except (SchemaError, CatalogError) as error:
-        raise IndexFileError(f"{what}: {error.message[:500]}", key=where) from error
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise IndexFileError(f"{what} cannot be read: {str(error)[:200]}", key=where) from error
-    return content
+    is_far = store.local_path(key) is None
+    return ShardTable.of(load_content(store, key, sha256=sha256, num_bytes=store.size(key), in_memory=is_far))
 
 
 def pack_shards(shards: Sequence[ShardInfo]) -> str:
@@ -358,84 +204,94 @@ def unpack_shards(text: str, *, where: str) -> ShardTable:
     return parse_table(data, sha256=hashlib.sha256(data).hexdigest(), where=where)
 
 
-def map_file(path: Path) -> tuple[Buffer, State]:
-    """Map a file; return its bytes and its state.
+def read_regular(data: bytes, *, where: str) -> tuple[ShardTable, str] | None:
+    """Return the shards of an index file, checked as by `parse_index`, and their digest, which is `digest_of` them.
 
-    Raises:
-        OSError: it does not exist, or cannot be mapped.
+    None if its entries are not alike, or it has further top-level keys.
     """
-    with open_regular(path) as file:
-        stat = os.fstat(file.fileno())
-        state = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
-        if not stat.st_size:
-            return b"", state  # an empty file cannot be mapped
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), state
+    text = data.rstrip(b" \t\r\n")
+    end = text.find(_BETWEEN, len(_HEAD)) + 1
+    if not (end and text.startswith(_HEAD) and text.endswith(_TAIL)):
+        return None
+    try:
+        (shard,), _ = parse_index(text[:end] + _TAIL, where=where)
+        entries = _entries(text[len(_HEAD) : -len(_TAIL)], shard)
+        return None if entries is None or shard.meta is not None else _index(entries, shard)
+    except (SmaltiError, ValueError, KeyError):
+        return None
 
 
-def _sha256(data: Buffer) -> str:
-    digest = hashlib.sha256()
-    with memoryview(data) as view:
-        for begin in range(0, len(data), _HASH_BYTES):
-            digest.update(view[begin : begin + _HASH_BYTES])
-            release_pages(data, begin, min(_HASH_BYTES, len(data) - begin))
-    return digest.hexdigest()
-
-
-def release_pages(data: Buffer, begin: int = 0, length: int | None = None) -> None:
-    """Release the pages of a mapped file; they are read again on access, from the page cache or the disk."""
-    if isinstance(data, mmap.mmap) and hasattr(data, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
-        data.madvise(mmap.MADV_DONTNEED, begin, len(data) - begin if length is None else length)
-
-
-def read_arrow_file(data: Buffer) -> "pa.Table":
-    """Read an Arrow IPC file; the table refers to `data`, and its offsets and texts are not checked yet.
-
-    Memory is bounded by the size of the file: compressed columns, which could inflate without bound, are refused.
-    Smalti writes none.
+def _entries(text: bytes, shard: ShardInfo) -> "pa.Table | None":
+    """Return the entries, separated by commas, as rows; None if they differ in more than files and samples.
 
     Raises:
-        ValueError: it is not such a file, or is damaged.
+        ValueError: one is not JSON, or has other keys than that of `shard`.
     """
     import pyarrow as pa
+    from pyarrow import json as arrow_json
 
-    if data[: len(_MAGIC)] != _MAGIC:
-        raise ValueError("it does not begin as an Arrow file")
-    # The body of a file is a stream. The footer is not used: it could point to other places.
-    body = pa.py_buffer(data).slice(len(_MAGIC))
-    try:
-        for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(body)):
-            if message.metadata_version != pa.ipc.MetadataVersion.V5:  # older ones have the compression elsewhere
-                raise ValueError("it has another version of Arrow's format than V5")
-            if message.type != "schema" and _is_compressed(message.metadata.to_pybytes(), message.type):
-                raise ValueError("its columns are compressed")
-        return pa.ipc.open_stream(pa.BufferReader(body)).read_all()
-    except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"Arrow cannot read it: {str(error)[:200]}") from error
-
-
-def _is_compressed(metadata: bytes, kind: str) -> bool:
-    """Return whether a flatbuffer message names a compression of its columns."""
-    batch = _child(metadata, _uint(metadata, 0), _HEADER_FIELD)
-    if kind == "dictionary":
-        batch = _child(metadata, batch, _DATA_FIELD)
-    return _place(metadata, batch, _COMPRESSION_FIELD) != 0
+    texts, number = pa.list_(pa.string()), pa.int64()
+    alike = {
+        "column_encodings": texts, "column_names": texts, "column_sizes": pa.list_(number), "compression": pa.string(),
+        "format": pa.string(), "hashes": texts, "size_limit": number, "version": number,
+    }  # fmt: skip
+    files = {"raw_data": _file_type(shard.raw), "zip_data": _file_type(shard.zip or shard.raw)}
+    # A separator within an entry would split it, so that neither part is an object.
+    table = arrow_json.read_json(
+        pa.BufferReader(text.replace(_BETWEEN, b"}\n{")),
+        parse_options=arrow_json.ParseOptions(
+            pa.schema({**alike, **files, "samples": number}), unexpected_field_behavior="error"
+        ),
+    )
+    is_whole = table.num_rows == text.count(_BETWEEN) + 1  # the reader accepts entries without a comma, too
+    columns = (table.column(name).combine_chunks() for name in alike)
+    return table if is_whole and all(each.slice(1).equals(each.slice(0, len(each) - 1)) for each in columns) else None
 
 
-def _child(data: bytes, table: int, field: int) -> int:
-    """Return the position of the flatbuffer table that `field` of the table at `table` refers to."""
-    place = _place(data, table, field)
-    return place + _uint(data, place)
+def _file_type(file: FileInfo) -> "pa.DataType":
+    import pyarrow as pa
+
+    hashes = pa.struct({name: pa.string() for name in file.hashes})
+    return pa.struct({"basename": pa.string(), "bytes": pa.int64(), "hashes": hashes})
 
 
-def _place(data: bytes, table: int, field: int) -> int:
-    """Return the position of a field of the flatbuffer table at `table`; 0 if it is absent."""
-    vtable = table - int.from_bytes(data[table : table + 4], "little", signed=True)
-    entry = 4 + 2 * field
-    if entry >= _uint(data, vtable, 2):
-        return 0
-    offset = _uint(data, vtable + entry, 2)
-    return table + offset if offset else 0
+def _index(entries: "pa.Table", shard: ShardInfo) -> tuple[ShardTable, str]:
+    """Return the shards of entries that differ from that of `shard` in files and samples only, and their digest.
+
+    Raises:
+        ValueError: there are compressed files, and the first entry has none.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    samples = entries.column("samples").combine_chunks()
+    schema = {name: list(getattr(shard.schema, name)) for name in ("names", "encodings", "sizes")}
+    alike = {"compression": shard.compression, "hash_names": ",".join(shard.hash_names), "size_limit": shard.size_limit}
+    columns = {name: pa.repeat(pa.scalar(value), len(samples)) for name, value in alike.items()}
+    columns |= {"schema": pa.repeat(pa.scalar(0, pa.int32()), len(samples)), "samples": samples}
+    line = [f"{canonical(list(schema.values()))}[null,", samples.cast(pa.string())]
+    for part, file in {"raw": shard.raw, "zip": shard.zip}.items():
+        files = entries.column(f"{part}_data").combine_chunks()
+        if file is None:
+            if files.null_count < len(files):
+                raise ValueError(f"entries with and without {part}_data")
+            line.append(",null")
+            continue
+        names, sizes, hashes = files.flatten()
+        digests = sorted(zip(file.hashes, hashes.flatten(), strict=True), key=lambda pair: pair[0])
+        pieces = [piece for name, digest in digests for piece in (f', "{name}": "', digest, '"')]
+        text = _joined(pa.repeat("{", len(names)), *(pieces and [pieces[0][2:], *pieces[1:]]), "}")
+        columns |= {f"{part}_name": names, f"{part}_bytes": sizes, f"{part}_hashes": text}
+        dense = pc.replace_substring(pc.replace_substring(text, '": "', '":"'), '", "', '","')
+        line += [',["', names, '",', sizes.cast(pa.string()), ",", dense, "]"]
+    shards = ShardTable.of(own_content(file_of([pa.table(columns)], [schema])))
+    lines = _joined(*line, f",{canonical((shard.compression, shard.hash_names, shard.size_limit))[1:-1]}]\n")
+    digest = hashlib.sha256(b"smalti-manifest-1\n" + "".join(lines.to_pylist()).encode("ascii"))
+    return shards, digest.hexdigest()
 
 
-def _uint(data: bytes, place: int, size: int = 4) -> int:
-    return int.from_bytes(data[place : place + size], "little")
+def _joined(*parts: Any) -> Any:
+    """Return the concatenation of texts and columns of texts."""
+    import pyarrow.compute as pc
+
+    return pc.binary_join_element_wise(*parts, "")

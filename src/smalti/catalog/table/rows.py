@@ -8,14 +8,13 @@ never too few.
 import json
 import re
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
+from smalti.errors import IndexFileError
 from smalti.format import BlockList, FileInfo, Schema, ShardInfo, parse_compression
 from smalti.format.hashing import HASH_NAMES, check_hash_names, hex_length
 from smalti.format.index import MAX_NAME_CHARS, MAX_STORED_BYTES, ONE_FILE_FORMATS, check_basename, parse_schema
@@ -30,6 +29,8 @@ Ids = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Row = dict[str, Any]
 """Values by the names in `COLUMNS`."""
+Known = dict[tuple[Any, ...], Any]
+"""Hash names and schemas that rows of a table have in common, by what they were made of: checked and kept once."""
 
 WORD = "word"
 """The type of dictionary-encoded texts, of which many rows have the same one. The other types are Arrow's."""
@@ -103,24 +104,16 @@ def _encoded(array: Any, name: str) -> Any:
     return words
 
 
-def rows_of(columns: "pa.RecordBatch", begin: int, end: int) -> list[Row]:
-    """Return rows [begin, end). They are checked again: a mapped file can change after it was opened.
-
-    Raises:
-        ValueError: they are damaged now.
-    """
-    part = columns.slice(begin, max(0, end - begin))
-    part.validate(full=True)
-    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*map(values_of, part.columns), strict=True)]
-
-
-def values_of(array: Any) -> list[Any]:
-    """Return the values of a column as Python objects; rows with the same word refer to the same text."""
-    if not hasattr(array, "dictionary"):
-        values: list[Any] = array.to_pylist()
-        return values
-    words = array.dictionary.to_pylist()
-    return [None if place is None else words[place] for place in array.indices.to_pylist()]
+def rows_in(columns: "pa.RecordBatch") -> Iterator[Row]:
+    """Yield the rows; those with the same word refer to the same text."""
+    values = []
+    for array in columns.columns:
+        if hasattr(array, "dictionary"):
+            words = array.dictionary.to_pylist()
+            values.append([None if place is None else words[place] for place in array.indices.to_pylist()])
+        else:
+            values.append(array.to_pylist())
+    return (dict(zip(COLUMNS, row, strict=True)) for row in zip(*values, strict=True))
 
 
 def first_of_each_kind(columns: "pa.RecordBatch") -> Ids:
@@ -168,7 +161,7 @@ def _odd_names(columns: "pa.RecordBatch") -> Bools:
 
     odd = np.zeros(columns.num_rows, bool)
     split, declared = columns.column("partition").cast(pa.string()), columns.column("hash_names")
-    declared_names = {name for word in set(values_of(declared.dictionary)) for name in word.split(",")} & HASH_NAMES
+    declared_names = {name for word in set(declared.dictionary.to_pylist()) for name in word.split(",")} & HASH_NAMES
     present = [name for name in NAMES if columns.column(name).null_count < columns.num_rows]
     for names, hashes in ((columns.column(name), columns.column(f"{name[:-4]}hashes")) for name in present):
         is_safe = ~flags_in(pc.match_substring_regex(names, _UNSAFE_NAME))
@@ -177,18 +170,14 @@ def _odd_names(columns: "pa.RecordBatch") -> Bools:
         is_inside = flags_in(pc.equal(folder, split)) | flags_in(split.is_null())
         has_hashes = flags_in(pc.match_substring_regex(hashes, _HASHES))
         for name in declared_names:
-            is_declared = _by_word(declared, partial(_declares, name))
-            has_hashes &= (is_declared == 0) | flags_in(pc.match_substring(hashes, f'"{name}": "'))
+            is_free = np.array([*(name not in word.split(",") for word in declared.dictionary.to_pylist()), True])
+            has_hashes &= is_free[numbers_in(declared.indices)] | flags_in(pc.match_substring(hashes, f'"{name}": "'))
         odd |= flags_in(names.is_valid()) & ~(is_safe & is_inside & has_hashes)
     counts = pc.value_counts(pa.chunked_array([columns.column(name).drop_null() for name in present]))
     doubled = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     for name in present if len(doubled) else ():
         odd |= flags_in(pc.is_in(columns.column(name), value_set=doubled))
     return odd
-
-
-def _declares(name: str, names: str) -> bool:
-    return name in names.split(",")
 
 
 def numbers_in(array: Any, absent: int = -1) -> Ids:
@@ -216,113 +205,83 @@ def _by_word(words: Any, value: Callable[[str], int]) -> Ids:
     return values[numbers_in(words.indices)]
 
 
-class RowParser:
-    """The parser of rows to shards, each checked as strictly as an entry of an index file.
+def parse_row(row: Row, schemas: Sequence[dict[str, Any]], known: Known, where: str) -> ShardInfo:
+    """Return the shard of one row, checked as strictly as an entry of an index file.
 
-    Properties that many rows have in common are checked and kept once.
+    Args:
+        row: Its values.
+        schemas: The columns of the shards, which rows refer to by number, as in the file.
+        known: What rows of the same table have in common; this one's is added.
+        where: Name of the row, for messages.
+
+    Raises:
+        FormatError, SchemaError, CatalogError: the row is invalid.
+        KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError: it cannot be read.
     """
-
-    def __init__(self, schemas: list[dict[str, Any]], where: str) -> None:
-        self.schemas = schemas
-        """The columns of the shards, which rows refer to by number, as in the file."""
-        self.where = where
-        """Name of the table, for messages."""
-        self._checked_schemas: dict[tuple[Any, ...], Schema] = {}
-        self._checked_names: dict[tuple[Any, ...], tuple[str, ...]] = {}
-
-    def parse(self, row: Row, number: int) -> ShardInfo:
-        """Return the shard of one row.
-
-        Raises:
-            IndexFileError: the row is invalid; the message contains its number.
-        """
-        where = f"{self.where}, row {number}"
-        try:
-            return self._shard(row, where)
-        except FormatError:
-            raise
-        except (SchemaError, CatalogError) as error:
-            raise IndexFileError(f"{where}: {error.message[:500]}") from error
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise IndexFileError(f"{where} cannot be read: {str(error)[:200]}") from error
-
-    def text(self, row: Row) -> str:
-        """Return all values of a row as text, equal for equal shards of different tables; the row is not checked."""
-        names = MDS_COLUMNS if row["format"] in (None, "mds") else MDS_COLUMNS | TEXT_COLUMNS
-        return repr([self.schemas[row["schema"]], *(row[name] for name in names if name != "schema")])
-
-    def _shard(self, row: Row, where: str) -> ShardInfo:
-        common = row["compression"], row["hash_names"], row["size_limit"]
-        layout = row["schema"], row["format"] or "mds", row["newline"], row["separator"]
-        names, schema = self._checked_names.get(common), self._checked_schemas.get(layout)
-        if names is None:
-            names = self._checked_names[common] = _checked_names(*common, where=where)
-        if schema is None:
-            schema = self._checked_schemas[layout] = self._schema(*layout, where=where)
-        raw, zipped, meta, zip_meta = (_file(row, part, where) for part in ("raw", "zip", "meta", "zip_meta"))
-        if raw is None or (layout[1] in ONE_FILE_FORMATS) != (meta is None):
-            raise IndexFileError(f"{where}: a {layout[1]!r:.60} shard has a file too few or too many")
-        info = ShardInfo(
-            schema=schema,
-            samples=row["samples"],
-            raw=raw,
-            zip=zipped,
-            compression=row["compression"],
-            hash_names=names,
-            size_limit=row["size_limit"],
-            partition=row["partition"],
-            format=layout[1],
-            meta=meta,
-            zip_meta=zip_meta,
-            newline=row["newline"],
-            separator=row["separator"],
-            blocks=None if row["block_file"] is None else _block_list(row, where),
-        )
-        info.check(where)
-        return info
-
-    def _schema(self, number: int, kind: str, newline: str | None, separator: str | None, *, where: str) -> Schema:
-        if number < 0:
-            raise IndexFileError(f"{where}: there is no schema {number}")
-        names, encodings, sizes = (self.schemas[number][name] for name in ("names", "encodings", "sizes"))
-        entry = {"column_names": names, "column_encodings": encodings, "column_sizes": sizes}
-        if kind in ONE_FILE_FORMATS:
-            return parse_schema(Fields(entry, where))
-        if kind not in TEXT_FORMATS:
-            raise IndexFileError(f"{where}: unknown shard format {kind!r:.60}")
-        entry |= {"columns": dict(zip(names, encodings, strict=True)), "newline": newline, "separator": separator}
-        layout = parse_layout(Fields(entry, where), kind)
-        if layout.separator != separator or any(size is not None for size in sizes):
-            raise IndexFileError(f"{where}: separator {separator!r:.60} or column sizes do not belong to {kind}")
-        return layout.schema
+    common = row["compression"], row["hash_names"], row["size_limit"]
+    layout = row["schema"], row["format"] or "mds", row["newline"], row["separator"]
+    names, schema = known.get(common), known.get(layout)
+    if names is None:
+        names = tuple(row["hash_names"].split(",")) if row["hash_names"] else ()
+        check_hash_names(names)
+        if row["compression"] is not None and parse_compression(row["compression"]) is None:
+            raise IndexFileError(f"{where}: an empty name for a compression")
+        parse_size_limit(row["size_limit"])
+        known[common] = names
+    if schema is None:
+        schema = known[layout] = _schema(schemas, *layout, where=where)
+    raw, zipped, meta, zip_meta = (_file(row, part, where) for part in ("raw", "zip", "meta", "zip_meta"))
+    if raw is None or (layout[1] in ONE_FILE_FORMATS) != (meta is None):
+        raise IndexFileError(f"{where}: a {layout[1]!r:.60} shard has a file too few or too many")
+    info = ShardInfo(
+        schema=schema,
+        samples=row["samples"],
+        raw=raw,
+        zip=zipped,
+        compression=row["compression"],
+        hash_names=names,
+        size_limit=row["size_limit"],
+        partition=row["partition"],
+        format=layout[1],
+        meta=meta,
+        zip_meta=zip_meta,
+        newline=row["newline"],
+        separator=row["separator"],
+        blocks=None if row["block_file"] is None else _block_list(row, where),
+    )
+    info.check(where)
+    return info
 
 
-def _checked_names(
-    compression: str | None, hash_names: str | None, size_limit: int | None, *, where: str
-) -> tuple[str, ...]:
-    """Check the properties that shards of one writer have in common, and return the names of the hashes."""
-    names = tuple(hash_names.split(",")) if hash_names else ()
-    check_hash_names(names)
-    if compression is not None and parse_compression(compression) is None:
-        raise IndexFileError(f"{where}: an empty name for a compression")
-    parse_size_limit(size_limit)
-    return names
+def _schema(
+    schemas: Sequence[dict[str, Any]], number: int, kind: str, newline: str | None, separator: str | None, *, where: str
+) -> Schema:
+    if number < 0:
+        raise IndexFileError(f"{where}: there is no schema {number}")
+    names, encodings, sizes = (schemas[number][name] for name in ("names", "encodings", "sizes"))
+    entry = {"column_names": names, "column_encodings": encodings, "column_sizes": sizes}
+    if kind in ONE_FILE_FORMATS:
+        return parse_schema(Fields(entry, where))
+    if kind not in TEXT_FORMATS:
+        raise IndexFileError(f"{where}: unknown shard format {kind!r:.60}")
+    entry |= {"columns": dict(zip(names, encodings, strict=True)), "newline": newline, "separator": separator}
+    layout = parse_layout(Fields(entry, where), kind)
+    if layout.separator != separator or any(size is not None for size in sizes):
+        raise IndexFileError(f"{where}: separator {separator!r:.60} or column sizes do not belong to {kind}")
+    return layout.schema
 
 
 def _file(row: Row, part: str, where: str) -> FileInfo | None:
     name, num_bytes = row[f"{part}_name"], row[f"{part}_bytes"]
     if name is None and num_bytes is None:
         return None
-    file = FileInfo(name, -1 if num_bytes is None else num_bytes, _parse_hashes(row[f"{part}_hashes"]))
+    text = row[f"{part}_hashes"] or ""
+    match = _ONE_HASH.fullmatch(text)
+    hashes = {match[1]: match[2]} if match else json.loads(text or "null")
+    hashes = {sys.intern(algorithm): digest for algorithm, digest in hashes.items()}
+    file = FileInfo(name, -1 if num_bytes is None else num_bytes, hashes)
     file.check(where, limit=MAX_STORED_BYTES if part in ZIPPED.values() else MAX_FILE_BYTES)
     return file
-
-
-def _parse_hashes(text: str | None) -> dict[str, str]:
-    """Parse the hashes of a file, name to digest, from the JSON in a table; the digests are not checked."""
-    match = _ONE_HASH.fullmatch(text or "")
-    hashes = {match[1]: match[2]} if match else json.loads(text or "null")
-    return {sys.intern(algorithm): digest for algorithm, digest in hashes.items()}
 
 
 def _block_list(row: Row, where: str) -> BlockList:

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from smalti.errors import IndexFileError
 from smalti.format import load_strict
@@ -30,8 +30,7 @@ def segment_shards_of(scheme: str) -> int | None:
     return int(match[1]) if match else None
 
 
-@dataclass(frozen=True)
-class SplitFacts:
+class SplitFacts(NamedTuple):
     """The shards of one split in a segment."""
 
     shards: int
@@ -58,11 +57,6 @@ class Segment:
     """Bytes of the shards as stored."""
     splits: Mapping[str, SplitFacts]
     """By name; "" for shards without split."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry of the list."""
-        splits = {name: [each.shards, each.rows, each.first, each.last] for name, each in self.splits.items()}
-        return {**vars(self), "splits": splits}
 
     @classmethod
     def from_json(cls, entry: Any, *, where: str) -> "Segment":
@@ -108,7 +102,7 @@ class SegmentList:
 
     def emit(self) -> bytes:
         """Return the list as JSON bytes."""
-        entries = [each.to_json() for each in self.segments]
+        entries = [vars(segment) for segment in self.segments]
         return json.dumps(
             {"smalti": LIST_FORMAT, "segment_shards": self.segment_shards, "segments": entries}, sort_keys=True
         ).encode()

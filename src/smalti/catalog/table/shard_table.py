@@ -1,4 +1,4 @@
-"""`ShardTable`: the shards of a version as a table in memory or in a mapped file; their checks, and their digest.
+"""`ShardTable`: the shards of a version as a table in memory or in mapped files, and what is asked of shards.
 
 A `ShardInfo` is created from its row on access. A million `ShardInfo` take a gigabyte and ten seconds to create; their
 table takes 150 MB, of which only the accessed rows are read.
@@ -6,218 +6,185 @@ table takes 150 MB, of which only the accessed rows are read.
 
 import hashlib
 import json
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from smalti.catalog.table.rows import (
-    ZIPPED,
-    Ids,
-    RowParser,
-    first_of_each_kind,
-    flags_in,
-    numbers_in,
-    odd_rows,
-    rows_of,
-)
-from smalti.errors import CatalogError, IndexFileError, SchemaError
+from smalti.catalog.table.content import TableContent, check_kinds, check_unique, load_content
+from smalti.catalog.table.rows import MDS_COLUMNS, TEXT_COLUMNS, ZIPPED, Ids, flags_in, numbers_in
+from smalti.catalog.table.segment_list import Segment, SegmentList
+from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import FileInfo, Schema, ShardInfo, check_basename
+from smalti.storage import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_AT_ONCE = 1024
 """Rows that are converted to Python objects together."""
+_PARALLEL_LOADS = 2
+"""Threads that check mapped files, which takes processors alone."""
+_PARALLEL_FETCHES = 16
+MAX_MAPPED = 256
+"""Segments that are mapped at once, each of which takes a file descriptor; the others are in memory."""
 _quoted = json.encoder.encode_basestring_ascii
-_PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}\Z")
 
 
-class ShardRows(ABC):
-    """The data of a shard table: one file (`TableContent`), or several segments (`SegmentedContent`)."""
+@dataclass(eq=False)
+class TableFile:
+    """A file of shards; a segment is loaded on demand."""
 
-    emitted: bytes | None = None
-    """The bytes of the table's only file, if this process created it."""
+    facts: Segment | None = None
+    """The facts in the list of segments; None for the only file of a table."""
+    store: Store | None = None
+    """The store that has it; None if this process made it, and `loaded` is its content."""
+    loaded: TableContent | None = None
+
+    def load(self, columns: Mapping[str, str] | None = None, *, in_memory: bool = False) -> TableContent:
+        """Return the content, which is compared with the facts and the columns of the version.
+
+        Without `in_memory`, it is a mapped file, which takes a file descriptor.
+
+        Raises:
+            IndexFileError: the file is missing, was changed, or contradicts the list.
+        """
+        if self.loaded is not None:
+            return self.loaded
+        facts = self.facts
+        if self.store is None or facts is None:
+            raise IndexFileError(f"segment {facts and facts.key} has neither content nor store")
+        where = self.store.locate(facts.key)
+        try:
+            content = load_content(
+                self.store,
+                facts.key,
+                sha256=facts.sha256,
+                num_bytes=facts.file_bytes,
+                checks_names=False,
+                in_memory=in_memory,
+            )
+        except StoreNotFound as error:
+            raise IndexFileError(f"the segment {where} of the shard table is gone", key=facts.key) from error
+        found = ShardTable.of(content)
+        has = len(found), found.num_samples, found.num_bytes, found.partitions
+        splits = tuple(sorted(name for name in facts.splits if name))
+        if has != (facts.shards, facts.rows, facts.num_bytes, splits):
+            raise IndexFileError(
+                f"segment {where} has shards, samples, bytes and splits {has}; the list of segments says "
+                f"{(facts.shards, facts.rows, facts.num_bytes, splits)}",
+                key=facts.key,
+            )
+        for kind in content.kinds() if columns is not None else ():
+            if kind.schema.columns() != columns:
+                raise IndexFileError(
+                    f"segment {where} has shards with columns {kind.schema.columns()}, its version has "
+                    f"{dict(columns or {})}"
+                )
+        content.release()
+        return content
+
+
+@dataclass(eq=False)
+class TableFiles:
+    """The files of a table: one, or segments of equal size. They stay loaded once columns of all shards were read."""
+
+    files: tuple[TableFile, ...]
+    segment_shards: int | None = None
+    """Shards of each segment but the last; None if the table is a single file."""
+    columns: Mapping[str, str] | None = None
+    """Columns of the version, by which loaded segments are checked; None before they are known."""
+    _recent: tuple[int, TableContent] | None = field(default=None, repr=False)
+    """The segment that was read last, if it does not stay loaded."""
+
+    def __post_init__(self) -> None:
+        self._ends = list(
+            accumulate(len(file.load().columns) if file.facts is None else file.facts.shards for file in self.files)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.files, self.segment_shards, self.columns)
 
     @property
-    @abstractmethod
     def size(self) -> int:
         """Number of shards."""
+        return self._ends[-1] if self._ends else 0
 
-    @abstractmethod
-    def contents(self) -> Iterator["TableContent"]:
-        """Yield the data of the files, in order; the memory of each is released after it."""
+    @property
+    def listed(self) -> SegmentList:
+        """The list of segments; empty for a single file."""
+        return SegmentList(self.segment_shards or 0, tuple(file.facts for file in self.files if file.facts is not None))
 
-    @abstractmethod
+    def contents(self) -> Iterator[TableContent]:
+        """Load the files that are not loaded yet, in parallel, and yield all; the memory of each is released after it.
+
+        Raises:
+            IndexFileError: a segment is missing, or was changed.
+        """
+        missing = [file for file in self.files if file.loaded is None]
+        if missing:
+            store, facts = missing[0].store, missing[0].facts
+            is_local = store is not None and facts is not None and store.local_path(facts.key) is not None
+            threads = _PARALLEL_LOADS if is_local else _PARALLEL_FETCHES
+            in_memory = len(missing) > MAX_MAPPED
+            with ThreadPoolExecutor(min(threads, len(missing)), thread_name_prefix="smalti-segment") as pool:
+                contents = pool.map(lambda file: file.load(self.columns, in_memory=in_memory), missing)
+                for file, content in zip(missing, contents, strict=True):
+                    file.loaded = content
+        for file in self.files:
+            content = file.load()
+            yield content
+            content.release()
+
+    def spans(self, begin: int, end: int) -> Iterator[tuple[TableContent, int, int]]:
+        """Yield the files that have rows [begin, end), with the first and the last row there.
+
+        Raises:
+            IndexFileError: a segment is missing, or was changed.
+        """
+        while begin < min(end, self.size):
+            number = bisect_right(self._ends, begin)
+            start = self._ends[number - 1] if number else 0
+            content, last = self.files[number].loaded, min(end, self._ends[number])
+            if content is None and self._recent is not None and self._recent[0] == number:
+                content = self._recent[1]
+            if content is None:
+                content = self.files[number].load(self.columns)
+                self._recent = number, content
+            yield content, begin - start, last - start
+            begin = last
+
     def read(self, begin: int, end: int) -> list[ShardInfo]:
         """Return the shards of rows [begin, end). They are checked again: a mapped file may have changed since.
 
         Raises:
             IndexFileError: a row is invalid, or its file is missing or was changed.
         """
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of all shards."""
-        return int(self.numbers("samples").sum())
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all shards as stored."""
-        return int(self.num_bytes_each().stored.sum())
-
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        """The names of the splits, sorted."""
-        return words_at(*self.words("partition"))
-
-    def kind_shards(self) -> list[ShardInfo]:
-        """Return at least one shard of each schema, format and other common properties."""
-        kinds: dict[object, ShardInfo] = {}
-        for content in self.contents():
-            for row in content.kinds.tolist():
-                (shard,) = content.read(row, row + 1)
-                common = shard.schema, shard.compression, shard.hash_names, shard.partition, shard.size_limit
-                kinds.setdefault((*common, shard.format, shard.newline, shard.separator), shard)
-        return list(kinds.values())
-
-    def numbers(self, name: str, *, absent: int = 0) -> Ids:
-        """Return a column of numbers; `absent` for nulls."""
-        parts = [numbers_in(content.columns.column(name), absent).copy() for content in self.contents()]
-        return np.concatenate([np.zeros(0, np.int64), *parts])
-
-    def words(self, name: str) -> tuple[NDArray[np.int64], list[str]]:
-        """Return for each row the index of its word in a list, -1 for none, and the list."""
-        numbers: dict[str, int] = {}
-        parts = [np.zeros(0, np.int64)]
-        for content in self.contents():
-            column = content.columns.column(name)
-            words = column.dictionary.to_pylist() if hasattr(column, "dictionary") else []
-            places = numbers_in(getattr(column, "indices", column))
-            parts.append(np.array([*(numbers.setdefault(word, len(numbers)) for word in words), -1])[places])
-        return np.concatenate(parts), list(numbers)
-
-    def texts(self, name: str) -> "pa.ChunkedArray":
-        """Return a column of texts, checked again: a mapped file can change after it was opened.
-
-        Raises:
-            IndexFileError: it is damaged now.
-        """
-        import pyarrow as pa
-
-        column = pa.chunked_array(
-            [content.columns.column(name).cast(pa.string()) for content in self.contents()], pa.string()
-        )
-        try:
-            column.validate(full=True)
-        except ValueError as error:
-            raise IndexFileError(f"column {name} of a shard table was changed: {str(error)[:200]}") from error
-        return column
-
-    def num_bytes_each(self) -> "ShardBytes":
-        """Return the bytes of every shard."""
-        raw, stored, zipped = (np.zeros(self.size, np.int64) for _ in range(3))
-        for part, zip_part in ZIPPED.items():
-            sizes, zips = self.numbers(f"{part}_bytes"), self.numbers(f"{zip_part}_bytes", absent=-1)
-            raw += sizes
-            zipped += np.maximum(zips, 0)
-            stored += np.where(zips < 0, sizes, zips)
-        return ShardBytes(raw, stored, zipped)
-
-    def content_hashes(self) -> NDArray[np.uint64]:
-        """Return a hash of all data of each shard."""
-        hashes = [
-            _hash(content.parser.text(row))
-            for content in self.contents()
-            for begin in range(0, content.size, _ROWS_AT_ONCE)
-            for row in rows_of(content.columns, begin, begin + _ROWS_AT_ONCE)
-        ]
-        return np.array(hashes, np.uint64)
-
-
-@dataclass(frozen=True, eq=False)
-class TableContent(ShardRows):
-    """The data of one file of shards."""
-
-    arrow: "pa.Table"
-    """The columns and the metadata as they are in the file."""
-    columns: "pa.RecordBatch"
-    """All columns named in `COLUMNS`; those that the file lacks are null."""
-    parser: RowParser
-    reopen: Callable[[], "TableContent"]
-    """Function that loads the same content in another process; pickled instead of the content."""
-    emitted: bytes | None = None
-    release: Callable[[], None] = lambda: None
-    """Function that releases the memory of a mapped file; it is read again on access."""
-
-    @property
-    def size(self) -> int:
-        """Number of shards."""
-        return int(self.columns.num_rows)
-
-    @cached_property
-    def kinds(self) -> Ids:
-        """One row for each combination of schema, format, compression and other common properties."""
-        return first_of_each_kind(self.columns)
-
-    def contents(self) -> Iterator["TableContent"]:
-        """Yield this one, and release its memory."""
-        yield self
-        self.release()
-
-    def read(self, begin: int, end: int) -> list[ShardInfo]:
-        """Return the shards of rows [begin, end). They are checked again: a mapped file may have changed since.
-
-        Raises:
-            IndexFileError: a row is invalid, or was changed.
-        """
-        try:
-            rows = rows_of(self.columns, begin, end)
-        except (ValueError, IndexError) as error:
-            raise IndexFileError(
-                f"{self.parser.where}, row {begin}: it was changed since the table was opened: {str(error)[:200]}",
-                where=self.parser.where,
-            ) from error
-        return [self.parser.parse(row, number) for number, row in enumerate(rows, begin)]
-
-    def check(self, *, checks_names: bool) -> None:
-        """Check all rows. Without `checks_names`, names and hashes are checked when a row is read.
-
-        Raises:
-            SchemaError, CatalogError, IndexFileError: a row is invalid, or two rows have a file name in common.
-        """
-        kinds = self.kind_shards()
-        if not kinds:
-            return
-        check_shards(kinds, kinds[0].schema)
-        rows = odd_rows(self.columns, checks_names=checks_names)
-        check_shards([self.read(row, row + 1)[0] for row in rows.tolist()], kinds[0].schema)
-        self.release()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.reopen,)
-
-
-def _reopened(reopen: Callable[[], TableContent]) -> TableContent:
-    return reopen()
+        return [shard for content, first, last in self.spans(begin, end) for shard in content.read(first, last)]
 
 
 class ShardTable(Sequence[ShardInfo]):
     """Shards in order, created on access. Immutable, thread-safe, fork-safe, cheap to pickle and to slice."""
 
-    def __init__(self, content: ShardRows, rows: range | Ids | None = None) -> None:
+    def __init__(self, content: TableFiles, rows: range | Ids | None = None) -> None:
         """Create a sequence of these rows of the table, in this order; by default all."""
-        self._content = content
-        self._rows = range(content.size) if rows is None else rows
+        self.content = content
+        self.rows = range(content.size) if rows is None else rows
+
+    @classmethod
+    def of(cls, content: TableContent) -> "ShardTable":
+        """Return the shards of a single file."""
+        return cls(TableFiles((TableFile(loaded=content),)))
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     @overload
     def __getitem__(self, at: int) -> ShardInfo: ...
@@ -231,17 +198,17 @@ class ShardTable(Sequence[ShardInfo]):
             IndexFileError: the table's file was changed.
         """
         if isinstance(at, slice):
-            return ShardTable(self._content, self._rows[at])
-        row = int(self._rows[at])
-        return self._content.read(row, row + 1)[0]
+            return ShardTable(self.content, self.rows[at])
+        row = int(self.rows[at])
+        return self.content.read(row, row + 1)[0]
 
     def __iter__(self) -> Iterator[ShardInfo]:
-        if isinstance(self._rows, range) and self._rows.step == 1:
-            for begin in range(self._rows.start, self._rows.stop, _ROWS_AT_ONCE):
-                yield from self._content.read(begin, min(begin + _ROWS_AT_ONCE, self._rows.stop))
+        if isinstance(self.rows, range) and self.rows.step == 1:
+            for begin in range(self.rows.start, self.rows.stop, _ROWS_AT_ONCE):
+                yield from self.content.read(begin, min(begin + _ROWS_AT_ONCE, self.rows.stop))
         else:
-            for row in self._rows:
-                yield from self._content.read(int(row), int(row) + 1)
+            for row in self.rows:
+                yield from self.content.read(int(row), int(row) + 1)
 
     def __eq__(self, other: object) -> bool:
         """Return whether the other table or tuple has the same shards."""
@@ -260,91 +227,147 @@ class ShardTable(Sequence[ShardInfo]):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._content, self._rows)
+        return type(self), (self.content, self.rows)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} shards)"
 
-    @cached_property
-    def sizes(self) -> Ids:
-        """Samples of every shard."""
-        return self._select(self._content.numbers("samples"))
-
-    @property
-    def content(self) -> ShardRows:
-        """The data of the table, of which these shards may be a part."""
-        return self._content
-
-    @property
-    def rows(self) -> range | Ids:
-        """The rows of `content` that these shards are."""
-        return self._rows
-
-    @property
-    def is_range(self) -> bool:
-        """True if these are consecutive rows of the content."""
-        return isinstance(self._rows, range) and self._rows.step == 1
-
     @property
     def is_whole(self) -> bool:
         """True if these are all shards of the content, in its order."""
-        return isinstance(self._rows, range) and self._rows == range(self._content.size)
+        return isinstance(self.rows, range) and self.rows == range(self.content.size)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The facts of the segments, if these are all shards of a table in segments; they save loading it."""
+        return self.content.listed.segments if self.is_whole else ()
+
+    def spans(self) -> list[tuple[TableContent, int, int]]:
+        """Return the files of these shards, with first and last row; empty if they are not consecutive rows."""
+        if isinstance(self.rows, range) and self.rows.step == 1:
+            return list(self.content.spans(self.rows.start, self.rows.stop))
+        return []
 
     @property
     def kinds(self) -> list[ShardInfo]:
-        """One shard of each schema and format that the table has."""
-        return self._content.kind_shards()
+        """At least one shard of each schema and format that the table has, whichever of its rows are selected."""
+        kinds: dict[object, ShardInfo] = {}
+        for content in self.content.contents():
+            for shard in content.kinds():
+                common = shard.schema, shard.compression, shard.hash_names, shard.partition, shard.size_limit
+                kinds.setdefault((*common, shard.format, shard.newline, shard.separator), shard)
+        return list(kinds.values())
 
+    def _numbers(self, name: str, *, absent: int = 0) -> Ids:
+        """Return a column of numbers; `absent` for nulls."""
+        parts = [numbers_in(content.columns.column(name), absent).copy() for content in self.content.contents()]
+        return self._select(np.concatenate([np.zeros(0, np.int64), *parts]))
+
+    def _words(self, name: str) -> tuple[Ids, list[str]]:
+        """Return for each shard the index of its word in a list, -1 for none, and the list."""
+        numbers: dict[str, int] = {}
+        parts = [np.zeros(0, np.int64)]
+        for content in self.content.contents():
+            column = content.columns.column(name)
+            words = column.dictionary.to_pylist() if hasattr(column, "dictionary") else []
+            places = numbers_in(getattr(column, "indices", column))
+            parts.append(np.array([*(numbers.setdefault(word, len(numbers)) for word in words), -1])[places])
+        return self._select(np.concatenate(parts)), list(numbers)
+
+    def texts(self, name: str) -> "pa.ChunkedArray":
+        """Return a column of texts, checked again: a mapped file can change after it was opened.
+
+        Raises:
+            IndexFileError: it is damaged now.
+        """
+        import pyarrow as pa
+
+        column = pa.chunked_array(
+            [content.columns.column(name).cast(pa.string()) for content in self.content.contents()], pa.string()
+        )
+        try:
+            column.validate(full=True)
+        except ValueError as error:
+            raise IndexFileError(f"column {name} of a shard table was changed: {str(error)[:200]}") from error
+        if isinstance(self.rows, range) and self.rows.step == 1:
+            return column.slice(self.rows.start, len(self))
+        return column.take(np.asarray(self.rows))
+
+    def _select(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values of the selected rows."""
+        if isinstance(self.rows, range) and self.rows.step > 0:
+            return values[self.rows.start : self.rows.stop : self.rows.step]
+        return values[np.asarray(self.rows, np.int64)]
+
+    @cached_property
+    def sizes(self) -> Ids:
+        """Samples of every shard."""
+        return self._numbers("samples")
+
+    # Threads that load segments ask for the next two. In Python 3.11 and earlier, they would wait for the lock that all
+    # cached properties of a name share, which the one that waits for them has.
     @property
     def num_samples(self) -> int:
         """Samples of all shards."""
-        return self._content.num_samples if self.is_whole else int(self.sizes.sum())
+        return sum(facts.rows for facts in self.segments) if self.segments else int(self._numbers("samples").sum())
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all shards as stored."""
-        return self._content.num_bytes if self.is_whole else int(self.num_bytes_each.stored.sum())
+        if self.segments:
+            return sum(facts.num_bytes for facts in self.segments)
+        return sum(int(self._bytes(part)[2].sum()) for part in ZIPPED)
 
     @cached_property
     def num_bytes_each(self) -> "ShardBytes":
         """Bytes of every shard."""
-        found = self._content.num_bytes_each()
-        return ShardBytes(self._select(found.raw), self._select(found.stored), self._select(found.zipped))
+        raw, zipped, stored = zip(*map(self._bytes, ZIPPED), strict=True)
+        return ShardBytes(sum(raw), sum(stored), sum(np.maximum(sizes, 0) for sizes in zipped))
+
+    def _bytes(self, part: str) -> tuple[Ids, Ids, Ids]:
+        """Return the bytes of one file of every shard: uncompressed, compressed (-1 for none), and as stored."""
+        sizes, zips = self._numbers(f"{part}_bytes"), self._numbers(f"{ZIPPED[part]}_bytes", absent=-1)
+        return sizes, zips, np.where(zips < 0, sizes, zips)
 
     def content_hashes(self) -> NDArray[np.uint64]:
         """Return a hash of all data of each shard, for comparing tables: uint64, shape (shards,).
 
         Different shards have the same hash with a probability of 2^-64. Rows are not checked.
         """
-        return self._select(self._content.content_hashes())
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-    @property
-    def emitted(self) -> bytes | None:
-        """The bytes of the file with exactly these shards, if this process created it; saves creating it again."""
-        return self._content.emitted if self.is_whole else None
+        hashes = [np.zeros(0, np.uint64)]
+        for content in self.content.contents():
+            schemas = pa.array(map(json.dumps, content.schemas), pa.string())
+            for begin in range(0, len(content.columns), _ROWS_AT_ONCE):
+                rows = content.slice(begin, begin + _ROWS_AT_ONCE)
+                columns = {name: rows.column(name).cast(pa.string()) for name in MDS_COLUMNS | TEXT_COLUMNS}
+                columns |= {"schema": schemas.take(rows.column("schema")), "format": columns["format"].fill_null("mds")}
+                texts = pc.binary_join_element_wise(
+                    *columns.values(), "\0", null_handling="replace", null_replacement="\1"
+                )
+                hashes.append(hashes_of(texts))
+        return self._select(np.concatenate(hashes))
 
     def stored_sizes(self) -> Iterator[list[tuple[str, int]]]:
         """Yield name and size of every stored file, in order, some thousands at a time, without creating shards."""
-        parts = [part for pair in ZIPPED.items() for part in pair]
-        names = [self._texts(f"{part}_name") for part in parts]
-        sizes = [self._select(self._content.numbers(f"{part}_bytes")) for part in parts]
+        import pyarrow.compute as pc
+
+        files = []
+        for plain, packed in ZIPPED.items():
+            files.append(((self.texts(f"{packed}_name"), self.texts(f"{plain}_name")), self._bytes(plain)[2]))
         for begin in range(0, len(self), _ROWS_AT_ONCE):
-            end = begin + _ROWS_AT_ONCE
-            some_names = [column.slice(begin, _ROWS_AT_ONCE).to_pylist() for column in names]
-            some_sizes = [column[begin:end].tolist() for column in sizes]
-            yield [
-                file
-                for row in zip(*some_names, *some_sizes, strict=True)
-                for file in _stored_files(row[: len(parts)], row[len(parts) :])
-            ]
+            columns = []
+            for names, sizes in files:
+                stored = pc.coalesce(*(column.slice(begin, _ROWS_AT_ONCE) for column in names))
+                columns.append(zip(stored.to_pylist(), sizes[begin : begin + _ROWS_AT_ONCE].tolist(), strict=True))
+            yield [file for row in zip(*columns, strict=True) for file in row if file[0] is not None]
 
     def named(self, name: str) -> list[int]:
         """Return the indices of the shards with an uncompressed file of this name; the first call hashes all names."""
         places, hashes = self._name_hashes
-        first, last = (
-            np.searchsorted(hashes, np.uint64(_hash(name)), "left"),
-            np.searchsorted(hashes, np.uint64(_hash(name)), "right"),
-        )
+        first, last = (np.searchsorted(hashes, np.uint64(_hash(name)), side) for side in ("left", "right"))
         return [
             place
             for place in sorted(set(places[first:last].tolist()))
@@ -354,16 +377,11 @@ class ShardTable(Sequence[ShardInfo]):
     @cached_property
     def _name_hashes(self) -> tuple[Ids, NDArray[np.uint64]]:
         """Indices of shards, and hashes of the names of their uncompressed files, sorted by hash."""
-        columns = [self._texts(f"{part}_name") for part in ZIPPED]
+        columns = [self.texts(f"{part}_name") for part in ZIPPED]
         places = np.concatenate([np.flatnonzero(flags_in(column.is_valid().combine_chunks())) for column in columns])
         hashes = np.concatenate([hashes_of(column.drop_null()) for column in columns])
         order = np.argsort(hashes, kind="stable")
         return places[order], hashes[order]
-
-    @property
-    def has_block_lists(self) -> bool:
-        """True if the table has block lists, whichever of its rows are selected."""
-        return bool(self._content.words("block_file")[1])
 
     @property
     def block_files(self) -> set[str]:
@@ -372,60 +390,31 @@ class ShardTable(Sequence[ShardInfo]):
         Raises:
             IndexFileError: a name is not safe.
         """
-        return {check_basename(word, where="shard table") for word in self._words("block_file")}
+        return {check_basename(word, where="shard table") for word in _words_at(*self._words("block_file"))}
 
     @property
     def partitions(self) -> tuple[str, ...]:
         """The names of the splits, sorted."""
-        return self._content.partitions if self.is_whole else self._words("partition")
+        if self.segments:
+            return tuple(sorted({name for facts in self.segments for name in facts.splits if name}))
+        return _words_at(*self._words("partition"))
 
     def of_partition(self, name: str) -> "ShardTable":
         """Return the shards of one split."""
-        places, words = self._content.words("partition")
-        chosen = np.flatnonzero(self._select(_is_word(places, words, lambda word: word == name)))
+        chosen = np.flatnonzero(_is_word(*self._words("partition"), lambda word: word == name))
         if chosen.size and chosen[-1] - chosen[0] + 1 == chosen.size:
             return self[int(chosen[0]) : int(chosen[-1]) + 1]
-        return ShardTable(self._content, self._select(np.arange(self._content.size))[chosen])
+        return ShardTable(self.content, self._select(np.arange(self.content.size))[chosen])
 
     def without_hash(self, name: str) -> FileInfo | None:
         """Return the first stored file without a hash of this name; None if all have it."""
         # Every file of a shard has all hashes that the shard declares; that was checked when the table was opened.
-        is_declared = _is_word(*self._content.words("hash_names"), lambda word: name in word.split(","))
-        for place in np.flatnonzero(~self._select(is_declared)).tolist():
-            for file in self[place].stored_files:
-                if name not in file.hashes:
-                    return file
-        return None
-
-    def _texts(self, name: str) -> "pa.ChunkedArray":
-        """Return the selected rows of a column of texts."""
-        texts = self._content.texts(name)
-        if isinstance(self._rows, range) and self._rows.step == 1:
-            return texts.slice(self._rows.start, len(self))
-        return texts.take(np.asarray(self._rows))
-
-    def _words(self, name: str) -> tuple[str, ...]:
-        """Return the words of a column that the selected rows have, sorted."""
-        places, words = self._content.words(name)
-        return words_at(self._select(places), words)
-
-    def _select(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of the selected rows."""
-        if isinstance(self._rows, range) and self._rows.step > 0:
-            return values[self._rows.start : self._rows.stop : self._rows.step]
-        return values[np.asarray(self._rows, np.int64)]
+        is_declared = _is_word(*self._words("hash_names"), lambda word: name in word.split(","))
+        shards = (self[place] for place in np.flatnonzero(~is_declared).tolist())
+        return next((file for shard in shards for file in shard.stored_files if name not in file.hashes), None)
 
 
-def _stored_files(names: Sequence[str | None], sizes: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """Yield name and size of each stored file of a row, given those of uncompressed and compressed files in turn."""
-    for place in range(0, len(names), 2):
-        stored = place if names[place + 1] is None else place + 1
-        name = names[stored]
-        if name is not None:
-            yield name, sizes[stored]
-
-
-def words_at(places: NDArray[np.int64], words: Sequence[str]) -> tuple[str, ...]:
+def _words_at(places: Ids, words: Sequence[str]) -> tuple[str, ...]:
     """Return the words that these places refer to, sorted.
 
     `np.unique` would import masked arrays, which takes longer than opening a small table.
@@ -433,7 +422,7 @@ def words_at(places: NDArray[np.int64], words: Sequence[str]) -> tuple[str, ...]
     return tuple(sorted({words[place] for place in np.flatnonzero(np.bincount(places[places >= 0])).tolist()}))
 
 
-def _is_word(places: NDArray[np.int64], words: Sequence[str], accepts: Callable[[str], bool]) -> NDArray[np.bool_]:
+def _is_word(places: Ids, words: Sequence[str], accepts: Callable[[str], bool]) -> NDArray[np.bool_]:
     """Return for each place whether it has a word that is accepted."""
     return np.array([*map(accepts, words), False])[places]
 
@@ -442,7 +431,7 @@ def _hash(text: str) -> int:
     return xxh3_64_intdigest(text.encode(errors="surrogateescape"))
 
 
-def hashes_of(texts: "pa.ChunkedArray") -> NDArray[np.uint64]:
+def hashes_of(texts: "pa.Array | pa.ChunkedArray") -> NDArray[np.uint64]:
     """Return a hash of each text: uint64, shape (texts,)."""
     hashes = np.empty(len(texts), np.uint64)
     for begin in range(0, hashes.size, _ROWS_AT_ONCE):
@@ -505,18 +494,17 @@ def written_keys(shards: Sequence[ShardInfo]) -> list[str]:
     return [*(file.basename for shard in shards for file in shard.stored_files), *sorted(block_files_of(shards))]
 
 
-def has_block_lists(shards: Sequence[ShardInfo]) -> bool:
-    """Return whether any of the shards may have a block list."""
-    if isinstance(shards, ShardTable):
-        return shards.has_block_lists
-    return any(shard.blocks is not None for shard in shards)
-
-
 def without_hash(shards: Sequence[ShardInfo], name: str) -> FileInfo | None:
     """Return the first stored file without a hash of this name; None if all have it."""
     if isinstance(shards, ShardTable):
         return shards.without_hash(name)
     return next((file for info in shards for file in info.stored_files if name not in file.hashes), None)
+
+
+def segments_in(shards: Sequence[ShardInfo]) -> TableFiles | None:
+    """Return the segments of a whole segmented table; None for other shards."""
+    is_segmented = isinstance(shards, ShardTable) and shards.is_whole and shards.content.segment_shards is not None
+    return shards.content if is_segmented and isinstance(shards, ShardTable) else None
 
 
 def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
@@ -526,30 +514,9 @@ def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
         SchemaError: a shard has another schema.
         CatalogError: a file is listed twice, or a split is invalid or not the folder of its shards.
     """
-    is_screened = isinstance(shards, ShardTable)  # names, splits and duplicates were checked when it was opened
-    for shard in shards.kinds if isinstance(shards, ShardTable) else shards:
-        if shard.schema != schema:
-            raise SchemaError(
-                f"shard {shard.stored.basename} has columns {shard.schema.columns()}, the data set has "
-                f"{schema.columns()}; "
-                "one data set has one schema",
-                shard=shard.stored.basename,
-            )
-        if shard.partition is None:
-            continue
-        if not _PARTITION.match(shard.partition):
-            raise CatalogError(f"split {shard.partition!r} cannot be a folder name: use letters, digits and . _ = -")
-        if not all(name.startswith(f"{shard.partition}/") for name in shard.file_names):
-            raise CatalogError(
-                f"shard {shard.raw.basename} of split {shard.partition!r} must lie below the folder {shard.partition}/",
-                shard=shard.raw.basename,
-            )
-    seen: set[str] = set()
-    for shard in () if is_screened else shards:
-        for name in shard.file_names:
-            if name in seen:
-                raise CatalogError(f"file {name} is listed 2 times; its samples would be doubled", shard=name)
-            seen.add(name)
+    check_kinds(kinds_of(shards), schema)
+    if not isinstance(shards, ShardTable):  # names were checked when it was opened
+        check_unique(shards)
 
 
 def digest_of(shards: Iterable[ShardInfo]) -> str:

@@ -10,22 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smalti.cli.faults import UsageFault
-from smalti.cli.options import Output, Split, StoreOptions, Url, VersionChoice, parse_storage_option
-from smalti.cli.output import byte_count, progress, write, write_json
+from smalti.cli.options import Output, SplitChoice, StoreOptions, Url, parse_storage_option
+from smalti.cli.output import byte_count, progress, show
 from smalti.cli.registration import CHANGE, command
 from smalti.errors import SourceWarning
 
 if TYPE_CHECKING:
     from smalti.catalog import Manifest
-    from smalti.cli.output import OnProgress
-
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="File, folder, pattern or URL.", show_default=False)]
-Target = Annotated[str, typer.Argument(metavar="URL", help="URL or folder of the shard set.", show_default=False)]
-Processes = Annotated[
-    int | None,
-    typer.Option("--processes", metavar="N", min=1, help="Processes (default: one per core).", show_default=False),
-]
 
 
 @command(
@@ -39,45 +32,33 @@ Processes = Annotated[
 )
 def run_convert(  # noqa: PLR0913  one parameter for each option
     source: Source,
-    url: Target,
+    url: Url,
     *,
     format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="NAME", help="Such as parquet, images, csv (default: by the files)."),
+        str | None, typer.Option(metavar="NAME", help="Such as parquet, images, csv (default: by the files).")
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option("--column", metavar="NAME[=ENCODING]", help="Column to store; may be repeated (default: all)."),
+        typer.Option(metavar="NAME[=ENCODING]", help="Column to store; may be repeated (default: all)."),
     ] = None,
     nulls: Annotated[
-        str, typer.Option("--nulls", metavar="POLICY", help="reject, mask, or JSON by column; see docs/types.md.")
+        str, typer.Option(metavar="POLICY", help="reject, mask, or JSON by column; see docs/types.md.")
     ] = "reject",
-    split_by: Annotated[
-        str | None, typer.Option("--split-by", metavar="COLUMN", help="Column whose values become splits.")
-    ] = None,
-    mode: Annotated[
-        str, typer.Option("--mode", metavar="MODE", help="create a set, append to it, or overwrite it.")
-    ] = "create",
+    split_by: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column whose values become splits.")] = None,
+    mode: Annotated[str, typer.Option(metavar="MODE", help="create a set, append to it, or overwrite it.")] = "create",
     compression: Annotated[
-        str, typer.Option("--compression", metavar="CODEC", help="Such as auto, zstd, zstd:9, snappy, or none.")
+        str, typer.Option(metavar="CODEC", help="Such as auto, zstd, zstd:9, snappy, or none.")
     ] = "auto",
-    size_limit: Annotated[
-        str, typer.Option("--size-limit", metavar="BYTES", help="Largest shard before compression.")
-    ] = "64mb",
-    hash: Annotated[
-        list[str] | None, typer.Option("--hash", metavar="NAME", help="Checksum of files; may be repeated.")
-    ] = None,
+    size_limit: Annotated[str, typer.Option(metavar="BYTES", help="Largest shard before compression.")] = "64mb",
+    hash: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Checksum of files; may be repeated.")] = None,
     setting: Annotated[
-        list[str] | None,
-        typer.Option("--setting", metavar="KEY=VALUE", help="Option of the format; docs/sources.md lists them."),
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the format; docs/sources.md lists them.")
     ] = None,
-    write_id: Annotated[
-        str | None, typer.Option("--write-id", metavar="ID", help="Name of this write: it is done once.")
+    write_id: Annotated[str | None, typer.Option(metavar="ID", help="Name of this write: it is done once.")] = None,
+    part_bytes: Annotated[str | None, typer.Option(metavar="BYTES", help="Bytes that one task reads, about.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes (default: one per core).", show_default=False)
     ] = None,
-    part_bytes: Annotated[
-        str | None, typer.Option("--part-bytes", metavar="BYTES", help="Bytes that one task reads, about.")
-    ] = None,
-    processes: Processes = None,
     stores: StoreOptions,
     output: Output,
 ) -> None:
@@ -87,9 +68,10 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
     """
     from smalti.conversion import convert
 
+    pairs = [text.partition("=") for text in column or ()]
     options: dict[str, Any] = {
         "format": format,
-        "columns": _columns(column),
+        "columns": {name: encoding or None for name, _, encoding in pairs} or None,
         "nulls": _nulls(nulls),
         "partition_by": split_by,
         "mode": mode,
@@ -105,16 +87,10 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
         options["hashes"] = tuple(hash)
     with progress(output, "converted", is_bytes=True) as on_bytes, warnings.catch_warnings():
         warnings.simplefilter("ignore", SourceWarning)  # said below, with the rest that is left out
-        report = _by_bytes(on_bytes)
-        made = convert(source, url, **options, processes=processes, on_progress=report)
+        if on_bytes is not None:
+            options["on_progress"] = lambda state: on_bytes(state.num_bytes, state.total_bytes)
+        made = convert(source, url, **options, processes=processes)
     _write_version(made, output)
-
-
-def _columns(chosen: list[str] | None) -> dict[str, str | None] | None:
-    if not chosen:
-        return None
-    pairs = (text.partition("=") for text in chosen)
-    return {name: encoding or None for name, _, encoding in pairs}
 
 
 def _nulls(text: str) -> Any:
@@ -126,33 +102,20 @@ def _nulls(text: str) -> Any:
         raise UsageFault(f"--nulls: not valid JSON: {fault}") from None
 
 
-def _by_bytes(on_bytes: "OnProgress | None") -> Any:
-    if on_bytes is None:
-        return None
-    return lambda state: on_bytes(state.num_bytes, state.total_bytes)
-
-
 def _write_version(made: "Manifest", output: Output) -> None:
     from smalti.sources.listing import describe_left_out
 
     num_bytes = sum(file.num_bytes for info in made.shards for file in info.stored_files)
-    left_out = _left_out(made)
-    facts = {"version": made.version, "rows": made.rows, "shards": len(made.shards), "num_bytes": num_bytes}
-    if output.as_json:
-        write_json({**facts, "write_id": made.write_id, "left_out": left_out})
-    else:
-        shards = "1 shard" if len(made.shards) == 1 else f"{len(made.shards):,} shards"
-        write(f"version {made.version}: {made.rows:,} rows in {shards} of {byte_count(num_bytes)}")
-        if left_out:
-            write(f"left out: {describe_left_out(left_out)}")
-
-
-def _left_out(made: "Manifest") -> dict[str, Any]:
-    """Return what the conversion left out of its source, by reason."""
     sources = made.lineage.get("sources")
-    if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
-        return {}
-    return dict(sources[0].get("left_out") or {})
+    left_out = {}
+    if isinstance(sources, list) and len(sources) == 1 and isinstance(sources[0], dict):
+        left_out = dict(sources[0].get("left_out") or {})
+    facts = {"version": made.version, "rows": made.rows, "shards": len(made.shards), "num_bytes": num_bytes}
+    shards = "1 shard" if len(made.shards) == 1 else f"{len(made.shards):,} shards"
+    text = f"version {made.version}: {made.rows:,} rows in {shards} of {byte_count(num_bytes)}"
+    if left_out:
+        text += f"\nleft out: {describe_left_out(left_out)}"
+    show(output, {**facts, "write_id": made.write_id, "left_out": left_out}, text)
 
 
 @command(
@@ -167,27 +130,23 @@ def run_export(  # noqa: PLR0913  one parameter for each option
     url: Url,
     to: Annotated[str, typer.Argument(metavar="TO", help="Empty folder or URL for the files.", show_default=False)],
     *,
-    format: Annotated[str, typer.Option("--format", metavar="NAME", help="webdataset or parquet.", show_default=False)],
-    version: VersionChoice,
-    split: Split = None,
+    format: Annotated[str, typer.Option(metavar="NAME", help="webdataset or parquet.", show_default=False)],
+    version: SplitChoice,
     column: Annotated[
-        list[str] | None, typer.Option("--column", metavar="NAME", help="Column; may be repeated (default: all).")
+        list[str] | None, typer.Option(metavar="NAME", help="Column; may be repeated (default: all).")
     ] = None,
     name: Annotated[
-        list[str] | None,
-        typer.Option("--name", metavar="COLUMN=ENDING", help="Ending of a column's members in tar files."),
+        list[str] | None, typer.Option(metavar="COLUMN=ENDING", help="Ending of a column's members in tar files.")
     ] = None,
     size_limit: Annotated[
-        str, typer.Option("--size-limit", metavar="BYTES", help="Bytes of samples in a file, before compression.")
+        str, typer.Option(metavar="BYTES", help="Bytes of samples in a file, before compression.")
     ] = "512mb",
     compression: Annotated[
-        str | None, typer.Option("--compression", metavar="CODEC", help="Of Parquet (default: zstd); or none.")
+        str | None, typer.Option(metavar="CODEC", help="Of Parquet (default: zstd); or none.")
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help="Files at a time (default: one per core).", show_default=False
-        ),
+        typer.Option(metavar="N", min=1, help="Files at a time (default: one per core).", show_default=False),
     ] = None,
     stores: StoreOptions,
     output: Output,
@@ -200,9 +159,7 @@ def run_export(  # noqa: PLR0913  one parameter for each option
 
     options: dict[str, Any] = {
         "format": format,
-        "version": version.at,
-        "tag": version.tag,
-        "split": split,
+        **version.arguments(),
         "columns": column or None,
         "names": _names(name),
         "size_limit": size_limit,
@@ -211,13 +168,12 @@ def run_export(  # noqa: PLR0913  one parameter for each option
     }
     with progress(output, "files written") as on_file:
         report = export(stores.open(url), stores.open(to), **options, on_file=on_file)
-    if output.as_json:
-        write_json(report.to_dict())
-        return
     before = f", {report.num_reused:,} of them were there" if report.num_reused else ""
-    write(
+    show(
+        output,
+        report,
         f"version {report.version}: {report.num_samples:,} samples in {report.num_files:,} files of "
-        f"{byte_count(report.num_bytes)}{before}"
+        f"{byte_count(report.num_bytes)}{before}",
     )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
 from smalti.cli.options import Output, StoreOptions, Url
-from smalti.cli.output import byte_count, progress, write, write_facts, write_json
+from smalti.cli.output import byte_count, progress, show, write, write_facts
 from smalti.cli.registration import CHANGE, command
 from smalti.regular_files import read_regular_text
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from smalti.writer.filters import Filters
     from smalti.writer.purge import OnProgress
 
-_PURGE_PANEL = "Purge"
 Tags = Literal["refuse", "remove", "move"]
 
 
@@ -32,20 +31,18 @@ class Choice:
     where: Annotated[
         list[str] | None,
         typer.Option(
-            "--where",
             metavar="COLUMN=VALUE",
             help="Such as user_id=17; also != < <= > >=. Repeated, all must hold. See docs/deletion.md.",
         ),
     ] = None
-    ids: Annotated[
-        Path | None, typer.Option("--ids", metavar="FILE", help="File of ids, one on each line; - reads stdin.")
-    ] = None
+    ids: Annotated[Path | None, typer.Option(metavar="FILE", help="File of ids, one on each line; - reads stdin.")] = (
+        None
+    )
     column: Annotated[
-        str | None,
-        typer.Option("--column", metavar="NAME", help="Column of the ids (default: they are sample positions)."),
+        str | None, typer.Option(metavar="NAME", help="Column of the ids (default: they are sample positions).")
     ] = None
     at: Annotated[
-        int | None, typer.Option("--at", metavar="N", min=1, help="Version of sample positions (default: the newest).")
+        int | None, typer.Option(metavar="N", min=1, help="Version of sample positions (default: the newest).")
     ] = None
 
     def arguments(self) -> dict[str, Any]:
@@ -73,41 +70,25 @@ class Choice:
 class PurgeChoice:
     """Options of a purge."""
 
+    PANEL: ClassVar[str] = "Purge"
+
     purge: Annotated[
         bool,
-        typer.Option(
-            "--purge", rich_help_panel=_PURGE_PANEL, help="Also remove older versions that hold the samples, at once."
-        ),
+        typer.Option("--purge", help="Also remove older versions that hold the samples, at once."),
     ] = False
-    tags: Annotated[
-        Tags,
-        typer.Option("--tags", rich_help_panel=_PURGE_PANEL, help="What to do with tags of versions that have to go."),
-    ] = "refuse"
-    all_versions: Annotated[
-        bool, typer.Option("--all-versions", rich_help_panel=_PURGE_PANEL, help="Remove every older version.")
-    ] = False
+    tags: Annotated[Tags, typer.Option(help="What to do with tags of versions that have to go.")] = "refuse"
+    all_versions: Annotated[bool, typer.Option("--all-versions", help="Remove every older version.")] = False
     unsafe_ttl: Annotated[
         bool,
         typer.Option(
             "--unsafe-ttl",
-            rich_help_panel=_PURGE_PANEL,
             help="Also remove what unfinished writers of the last seven days left; safe only if none is running.",
         ),
     ] = False
     bucket_versions: Annotated[
-        bool,
-        typer.Option(
-            "--bucket-versions",
-            rich_help_panel=_PURGE_PANEL,
-            help="Also remove what a versioned bucket keeps of removed objects.",
-        ),
+        bool, typer.Option("--bucket-versions", help="Also remove what a versioned bucket keeps of removed objects.")
     ] = False
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            "--cache", metavar="FOLDER", rich_help_panel=_PURGE_PANEL, help="Cache to clear (default: your own)."
-        ),
-    ] = None
+    cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Cache to clear (default: your own).")] = None
 
     def options(self) -> Any:
         """Return the argument `purge` of `delete`.
@@ -165,7 +146,7 @@ def run_delete(  # noqa: PLR0913 -- a parameter for each option
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Allow a version without samples.")] = False,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write the whole report to this file, as JSON.")
+        Path | None, typer.Option(metavar="FILE", help="Write the whole report to this file, as JSON.")
     ] = None,
     stores: StoreOptions,
     output: Output,
@@ -187,10 +168,7 @@ def run_delete(  # noqa: PLR0913 -- a parameter for each option
         found = delete(store, **arguments, dry_run=dry_run, on_progress=shown)
     if report is not None:
         report.write_text(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if output.as_json:
-        write_json(found.to_dict())
-    else:
-        _write_report(found)
+    show(output, found, lambda: _write_report(found))
     return ExitCode.OK if found.ok else ExitCode.NOT_VERIFIED
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smalti.cli.faults import ExitCode
-from smalti.cli.options import Output, Split, StoreOptions, VersionChoice
-from smalti.cli.output import Column, byte_count, progress, write, write_json, write_table
+from smalti.cli.options import Output, SplitChoice, StoreOptions
+from smalti.cli.output import Column, byte_count, progress, show, write, write_table
 from smalti.cli.registration import CHANGE, command
 
 if TYPE_CHECKING:
-    from smalti.exchange import CopiedVersion, CopyOptions, CopyReport
+    from smalti.exchange import CopyOptions, CopyReport
     from smalti.storage import Store
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="URL or folder to copy from.", show_default=False)]
@@ -23,24 +23,18 @@ class BothStores(StoreOptions):
     """Settings of both stores, and of one of them."""
 
     from_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--from-option", metavar="KEY=VALUE", rich_help_panel="Store", help="As --storage-option, of SOURCE alone."
-        ),
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="As --storage-option, of SOURCE alone.")
     ] = field(default=None, repr=False)
     to_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--to-option", metavar="KEY=VALUE", rich_help_panel="Store", help="As --storage-option, of TARGET alone."
-        ),
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="As --storage-option, of TARGET alone.")
     ] = field(default=None, repr=False)
 
     def open_both(self, source: str, target: str) -> "tuple[Store, Store]":
         """Return both stores, opened with the settings of each."""
-        return self._with(self.from_option).open(source), self._with(self.to_option).open(target)
-
-    def _with(self, own: list[str] | None) -> "BothStores":
-        return replace(self, storage_option=[*(self.storage_option or ()), *(own or ())])
+        shared = self.storage_option or []
+        one = replace(self, storage_option=[*shared, *(self.from_option or ())])
+        other = replace(self, storage_option=[*shared, *(self.to_option or ())])
+        return one.open(source), other.open(target)
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class Copying:
         bool,
         typer.Option("--server-side", help="Let the server copy, if both are on one; compares sizes, not hashes."),
     ] = False
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Objects copied at the same time.")] = 8
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Objects copied at the same time.")] = 8
 
     def options(self) -> "CopyOptions":
         """Return the library's options."""
@@ -72,12 +66,11 @@ class Copying:
     panel=CHANGE,
     examples=["smalti cp ./flowers s3://bucket/flowers", "smalti cp s3://bucket/flowers ./flowers --tag best"],
 )
-def run_cp(  # noqa: PLR0913 -- options of a command
+def run_cp(
     source: Source,
     target: Target,
     *,
-    choice: VersionChoice,
-    split: Split = None,
+    choice: SplitChoice,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Publish after the versions that TARGET has (default: refuse).")
     ] = False,
@@ -96,9 +89,7 @@ def run_cp(  # noqa: PLR0913 -- options of a command
         report = copy_version(
             one,
             other,
-            version=choice.at,
-            tag=choice.tag,
-            split=split,
+            **choice.arguments(),
             mode="overwrite" if overwrite else "create",
             restore_erased=restore_erased,
             dry_run=copying.dry_run,
@@ -144,43 +135,32 @@ def run_sync(
 
 
 def _write_report(report: "CopyReport", output: Output) -> ExitCode:
-    if output.as_json:
-        write_json(report.to_dict())
-    else:
-        rows = [
-            (
-                each.source,
-                "-" if each.target is None else each.target,
-                each.rows,
-                each.digest[:12],
-                _state(report, each),
-            )
-            for each in report.versions
-        ]
-        columns: list[str | Column] = [
-            Column("source", is_number=True),
-            Column("target", is_number=True),
-            Column("samples", is_number=True),
-            "digest",
-            "state",
-        ]
-        write_table(columns, rows)
-        for skipped in report.skipped:
-            write(f"version {skipped.source} is skipped: {skipped.why}")
-        for name, version in report.tags.items():
-            write(f"tag {name}: version {version} of the source")
-        if report.may_hold_deleted:
-            versions = ", ".join(map(str, report.may_hold_deleted))
-            write(
-                f"versions of the target from before a deletion, which may hold the deleted samples: {versions}. Run "
-                "`smalti delete` with --purge and the same condition at the target, or `smalti vacuum`"
-            )
-        write(f"{report.summary()} ({byte_count(report.num_bytes)})" if report.num_bytes else report.summary())
+    show(output, report, lambda: _write_copied(report))
     return ExitCode.DIFFERS if report.dry_run and not report.is_in_sync else ExitCode.OK
 
 
-def _state(report: "CopyReport", each: "CopiedVersion") -> str:
-    if each.was_present:
-        return "there"
+def _write_copied(report: "CopyReport") -> None:
+    columns = [Column(title, is_number=True) for title in ("source", "target", "samples")]
     did = "to copy" if report.dry_run else "copied"
-    return f"{did}, expired" if each.is_placeholder else did
+    rows = [
+        (
+            each.source,
+            "-" if each.target is None else each.target,
+            each.rows,
+            each.digest[:12],
+            "there" if each.was_present else f"{did}, expired" if each.is_placeholder else did,
+        )
+        for each in report.versions
+    ]
+    write_table([*columns, "digest", "state"], rows)
+    for skipped in report.skipped:
+        write(f"version {skipped.source} is skipped: {skipped.why}")
+    for name, version in report.tags.items():
+        write(f"tag {name}: version {version} of the source")
+    if report.may_hold_deleted:
+        versions = ", ".join(map(str, report.may_hold_deleted))
+        write(
+            f"versions of the target from before a deletion, which may hold the deleted samples: {versions}. Run "
+            "`smalti delete` with --purge and the same condition at the target, or `smalti vacuum`"
+        )
+    write(f"{report.summary()} ({byte_count(report.num_bytes)})" if report.num_bytes else report.summary())

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smalti.cli.options import Output, Split, StoreOptions, Url, VersionChoice
-from smalti.cli.output import Column, byte_count, exact_bytes, progress, write, write_facts, write_json, write_table
+from smalti.cli.options import Output, SplitChoice, StoreOptions, Url
+from smalti.cli.output import Column, byte_count, exact_bytes, progress, show, write, write_facts, write_table
 from smalti.cli.registration import LOOK, command
 
 if TYPE_CHECKING:
@@ -29,14 +29,15 @@ _SHOWN_CLASSES = 8
 
 
 @command("info", panel=LOOK, examples=["smalti info ./flowers", "smalti info s3://bucket/flowers --tag best"])
-def show_info(url: Url, version: VersionChoice, split: Split = None, *, stores: StoreOptions, output: Output) -> None:
+def show_info(url: Url, version: SplitChoice, *, stores: StoreOptions, output: Output) -> None:
     """Show what is at an address: who wrote it, versions, sizes, columns, splits, and how to open it."""
     from smalti.inspection import info
 
-    found = info(stores.open(url), version=version.at, tag=version.tag, split=split)
-    if output.as_json:
-        write_json(found.to_dict())
-        return
+    found = info(stores.open(url), **version.arguments())
+    show(output, found, lambda: _write_info(found))
+
+
+def _write_info(found: "Info") -> None:
     write_facts(_facts(found))
     write()
     marks = {True: "yes", False: ""}
@@ -68,7 +69,7 @@ def _facts(found: "Info") -> list[tuple[str, object]]:
     elif found.tags:
         facts.append(("tags", ", ".join(f"{name} (version {number})" for name, number in found.tags.items())))
     facts += [
-        ("samples", f"{found.rows:,} in {counted(found.num_shards, 'shard')}"),
+        ("samples", f"{found.rows:,} in {found.num_shards:,} shard{'' if found.num_shards == 1 else 's'}"),
         ("stored", f"{exact_bytes(found.num_bytes)}{packed}"),
         ("raw", exact_bytes(found.raw_bytes)),
         ("checksums", ", ".join(found.hashes) or "none: only sizes are compared"),
@@ -90,11 +91,10 @@ def _facts(found: "Info") -> list[tuple[str, object]]:
 )
 def show_head(  # noqa: PLR0913
     url: Url,
-    version: VersionChoice,
-    split: Split = None,
+    version: SplitChoice,
     *,
     rows: Annotated[int, typer.Option("--rows", "-n", metavar="N", min=0, max=10_000, help="Number of rows.")] = 10,
-    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Number of the first row.")] = 0,
+    offset: Annotated[int, typer.Option(metavar="N", min=0, help="Number of the first row.")] = 0,
     sample: Annotated[bool, typer.Option("--sample", help="Random rows in place of the first ones.")] = False,
     seed: Seed = 0,
     columns: Columns = None,
@@ -111,21 +111,14 @@ def show_head(  # noqa: PLR0913
     found = head(
         stores.open(url),
         rows,
-        version=version.at,
-        tag=version.tag,
-        split=split,
+        **version.arguments(),
         columns=_names(columns),
         offset=offset,
         sample=sample,
         seed=seed,
     )
-    if output.as_json:
-        write_json(found.to_dict())
-        return
-    if not found.rows:
-        write(f"no rows from {offset:,} on: there are {found.num_rows:,}")
-        return
-    _write_rows(found)
+    none = f"no rows from {offset:,} on: there are {found.num_rows:,}"
+    show(output, found, (lambda: _write_rows(found)) if found.rows else none)
 
 
 def _write_rows(found: "Head") -> None:
@@ -181,14 +174,12 @@ def _fit(text: str, width: int) -> str:
     panel=LOOK,
     examples=["smalti stats ./flowers", "smalti stats s3://bucket/flowers --samples 10000 --split train"],
 )
-def show_stats(  # noqa: PLR0913
+def show_stats(
     url: Url,
-    version: VersionChoice,
-    split: Split = None,
+    version: SplitChoice,
     *,
     samples: Annotated[
-        int | None,
-        typer.Option("--samples", metavar="N", min=0, help="Number of random rows to look at (default: all rows)."),
+        int | None, typer.Option(metavar="N", min=0, help="Number of random rows to look at (default: all rows).")
     ] = None,
     seed: Seed = 0,
     columns: Columns = None,
@@ -207,19 +198,14 @@ def show_stats(  # noqa: PLR0913
     with progress(output, "rows read") as shown:
         found = stats(
             stores.open(url),
-            version=version.at,
-            tag=version.tag,
-            split=split,
+            **version.arguments(),
             columns=_names(columns),
             samples=samples,
             seed=seed,
             decode=decode,
             on_rows=shown,
         )
-    if output.as_json:
-        write_json(found.to_dict())
-        return
-    _write_stats(found)
+    show(output, found, lambda: _write_stats(found))
 
 
 def _write_stats(found: "Stats") -> None:
@@ -275,11 +261,6 @@ def _ends(found: "Distribution", shown: Callable[[float], str]) -> str:
     return " to ".join(dict.fromkeys([shown(found.min), shown(found.max)]))
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _warnings(found: "Stats") -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = []
     for each in found.columns:
@@ -300,17 +281,14 @@ def _warnings(found: "Stats") -> list[tuple[str, object]]:
 )
 def write_preview(  # noqa: PLR0913
     url: Url,
-    version: VersionChoice,
-    split: Split = None,
+    version: SplitChoice,
     *,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="File to write (default: the name of the set, and .html)."),
     ] = None,
-    rows: Annotated[int, typer.Option("--rows", metavar="N", min=0, max=10_000, help="Number of random rows.")] = 200,
-    max_bytes: Annotated[
-        str, typer.Option("--max-bytes", metavar="SIZE", help="Largest size of the file, such as 10mb.")
-    ] = "20mb",
+    rows: Annotated[int, typer.Option(metavar="N", min=0, max=10_000, help="Number of random rows.")] = 200,
+    max_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Largest size of the file, such as 10mb.")] = "20mb",
     seed: Seed = 0,
     columns: Columns = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
@@ -328,9 +306,7 @@ def write_preview(  # noqa: PLR0913
             path,
             rows=rows,
             max_bytes=max_bytes,
-            version=version.at,
-            tag=version.tag,
-            split=split,
+            **version.arguments(),
             columns=_names(columns),
             seed=seed,
             on_rows=shown,
@@ -339,11 +315,9 @@ def write_preview(  # noqa: PLR0913
         import webbrowser
 
         webbrowser.open(path.resolve().as_uri())
-    if output.as_json:
-        write_json(made.to_dict())
-        return
     left_out = f"; {made.left_out:,} more did not fit" if made.left_out else ""
-    write(f"{made.path}: {made.rows:,} of {made.num_rows:,} rows, {exact_bytes(made.num_bytes)}{left_out}")
+    text = f"{made.path}: {made.rows:,} of {made.num_rows:,} rows, {exact_bytes(made.num_bytes)}{left_out}"
+    show(output, made, text)
 
 
 def _names(columns: str | None) -> list[str] | None:

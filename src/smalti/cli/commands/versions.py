@@ -11,19 +11,28 @@ import typer
 
 from smalti.cli.faults import ExitCode, point_out
 from smalti.cli.options import Output, StoreOptions, Url, VersionChoice
-from smalti.cli.output import Column, byte_count, exact_bytes, progress, write, write_facts, write_json, write_table
+from smalti.cli.output import (
+    Column,
+    byte_count,
+    exact_bytes,
+    progress,
+    show,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
 from smalti.cli.registration import CHANGE, LOOK, VERSIONS, command
 
 if TYPE_CHECKING:
     from smalti.catalog.retention.vacuum import VacuumReport
-    from smalti.storage import UnfinishedUpload
 
 
 Version = Annotated[int | None, typer.Option("--at", metavar="N", min=1, help="Version (default: the newest).")]
 
 
 @command("show", panel=LOOK, examples=["smalti show ./flowers", "smalti show s3://bucket/flowers --tag best"])
-def show(url: Url, version: VersionChoice, stores: StoreOptions, output: Output) -> None:
+def show_version(url: Url, version: VersionChoice, stores: StoreOptions, output: Output) -> None:
     """Show what a version holds: columns, splits, shards, bytes, digest."""
     from smalti.catalog.table.shard_table import samples_of
 
@@ -163,7 +172,7 @@ def verify_version(
 def roll_back(
     url: Url,
     *,
-    at: Annotated[int, typer.Option("--at", metavar="N", min=1, help="Version.", show_default=False)],
+    at: Annotated[int, typer.Option(metavar="N", min=1, help="Version.", show_default=False)],
     stores: StoreOptions,
     output: Output,
 ) -> None:
@@ -171,10 +180,9 @@ def roll_back(
     from smalti.catalog import rollback
 
     manifest = rollback(stores.open(url), at)
-    if output.as_json:
-        write_json({"version": manifest.version, "rolled_back_to": at, "digest": manifest.digest})
-    else:
-        write(f"version {manifest.version} now has the contents of version {at}, digest {manifest.digest[:16]}")
+    facts = {"version": manifest.version, "rolled_back_to": at, "digest": manifest.digest}
+    text = f"version {manifest.version} now has the contents of version {at}, digest {manifest.digest[:16]}"
+    show(output, facts, text)
 
 
 @command("tag", panel=VERSIONS, examples=["smalti tag ./flowers best --at 1", "smalti tag ./flowers best --move"])
@@ -191,10 +199,7 @@ def set_tag(
     from smalti.catalog import tag
 
     version = tag(stores.open(url), name, at, move=move)
-    if output.as_json:
-        write_json({"tag": name, "version": version})
-    else:
-        write(f"{name}: version {version}")
+    show(output, {"tag": name, "version": version}, f"{name}: version {version}")
 
 
 @command("tags", panel=VERSIONS, examples=["smalti tags ./flowers"])
@@ -224,10 +229,7 @@ def remove_tag(
     from smalti.catalog import untag
 
     untag(stores.open(url), name)
-    if output.as_json:
-        write_json({"tag": name, "version": None})
-    else:
-        write(f"{name}: tag removed")
+    show(output, {"tag": name, "version": None}, f"{name}: tag removed")
 
 
 @command(
@@ -252,10 +254,9 @@ def merge_indexes(
 
     merge_index(index_file_urls=parts or None, out=url, storage_options=stores.for_address(url))
     made = load_manifest(stores.open(url))
-    if output.as_json:
-        write_json({"url": url, "rows": made.rows, "num_shards": len(made.shards), "num_bytes": made.num_bytes})
-    else:
-        write(f"{url}: {made.rows:,} samples in {len(made.shards):,} shards, {byte_count(made.num_bytes)}")
+    facts = {"url": url, "rows": made.rows, "num_shards": len(made.shards), "num_bytes": made.num_bytes}
+    text = f"{url}: {made.rows:,} samples in {len(made.shards):,} shards, {byte_count(made.num_bytes)}"
+    show(output, facts, text)
 
 
 @command("write-index", panel=CHANGE, examples=["smalti write-index ./flowers"])
@@ -264,10 +265,8 @@ def list_shards(url: Url, *, stores: StoreOptions, output: Output) -> None:
     from smalti.catalog import write_index
 
     made = write_index(stores.open(url))
-    if output.as_json:
-        write_json({"url": url, "version": made.version, "num_shards": len(made.shards)})
-    else:
-        write(f"{url}: index.json lists the {len(made.shards):,} shards of version {made.version}")
+    facts = {"url": url, "version": made.version, "num_shards": len(made.shards)}
+    show(output, facts, f"{url}: index.json lists the {len(made.shards):,} shards of version {made.version}")
 
 
 def _version_or_tag(text: str) -> int | str:
@@ -283,7 +282,7 @@ _UNFINISHED = {True: "a temporary file that was never completed", False: "an upl
 def run_vacuum(
     url: Url,
     *,
-    older_than: Annotated[str, typer.Option("--older-than", metavar="AGE", help="Such as 7d, 36h.")] = "7d",
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Such as 7d, 36h.")] = "7d",
     remove: Annotated[bool, typer.Option("--remove", help="Remove the listed files.")] = False,
     unsafe_ttl: Annotated[
         bool,
@@ -298,23 +297,18 @@ def run_vacuum(
     store = stores.open(url)
     with progress(output, "objects removed" if remove else "looking for objects to remove") as on_remove:
         report = vacuum(store, older_than=older_than, dry_run=not remove, unsafe_ttl=unsafe_ttl, on_remove=on_remove)
-    if output.as_json:
-        write_json(_facts(report))
-    else:
-        _write_report(report)
+    show(output, _facts(report), lambda: _write_report(report))
 
 
 def _facts(report: "VacuumReport") -> dict[str, Any]:
+    names = ("key", "num_bytes", "upload_id")
+    uploads = [{name: getattr(each, name) for name in names} for each in report.uploads or ()]
     removed = [{"key": each.key, "num_bytes": each.num_bytes, "why": each.why.value} for each in report.removed]
     return (
         {"dry_run": report.dry_run, "version": report.version, "expired": report.expired, "removed": removed}
         | {"num_bytes": report.num_bytes, "kept": dict(report.kept)}
-        | {"uploads": None if report.uploads is None else [_upload_facts(each) for each in report.uploads]}
+        | {"uploads": None if report.uploads is None else uploads}
     )
-
-
-def _upload_facts(upload: "UnfinishedUpload") -> dict[str, Any]:
-    return {"key": upload.key, "num_bytes": upload.num_bytes, "upload_id": upload.upload_id}
 
 
 def _write_report(report: "VacuumReport") -> None:
@@ -337,12 +331,10 @@ def run_compact(
     url: Url,
     *,
     below: Annotated[
-        str | None,
-        typer.Option("--below", metavar="BYTES", help="Shards to merge, such as 32mb (default: half a shard)."),
+        str | None, typer.Option(metavar="BYTES", help="Shards to merge, such as 32mb (default: half a shard).")
     ] = None,
     size_limit: Annotated[
-        str | None,
-        typer.Option("--size-limit", metavar="BYTES", help="Maximal size of a merged shard (default: as now)."),
+        str | None, typer.Option(metavar="BYTES", help="Maximal size of a merged shard (default: as now).")
     ] = None,
     stores: StoreOptions,
     output: Output,
@@ -356,9 +348,6 @@ def run_compact(
     with progress(output, "shards read") as on_shard:
         made = compact(store, below=below, size_limit=size_limit, on_shard=on_shard)
     shards = len(before.shards), len(made.shards)
-    if output.as_json:
-        write_json({"version": made.version, "from": before.version, "shards": shards})
-    elif made.version == before.version:
-        write(f"version {made.version}: {shards[1]:,} shards, none to merge")
-    else:
-        write(f"version {made.version}: {shards[1]:,} shards in place of {shards[0]:,}")
+    change = ", none to merge" if made.version == before.version else f" in place of {shards[0]:,}"
+    facts = {"version": made.version, "from": before.version, "shards": shards}
+    show(output, facts, f"version {made.version}: {shards[1]:,} shards{change}")

@@ -14,8 +14,8 @@ a column of text.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,8 @@ from smalti.conversion.sources.lines import (
     BOM,
     MAX_COLUMNS,
     Block,
+    Dialect,
     LineRange,
-    Marks,
-    PartOfLines,
     declared_types,
     find_text_files,
     first_row_end,
@@ -59,30 +58,14 @@ _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]
 TRUE_VALUES = ["true", "True", "TRUE"]
 FALSE_VALUES = ["false", "False", "FALSE"]
 
-_Test = Callable[[pa.Array], bool]
-
 
 def is_infinite_text(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return for each text whether it stands for an infinite number."""
     return pc.match_substring_regex(texts, _INFINITE)
 
 
-def _all_match(values: pa.Array, pattern: str) -> bool:
-    # Most columns are refused by their first value, without a pass over all.
-    return bool(re.search(pattern, values[0].as_py())) and pc.all(pc.match_substring_regex(values, pattern)).as_py()
-
-
-def _matches(pattern: str, kind: pa.DataType | None = None) -> _Test:
-    def test(values: pa.Array) -> bool:
-        return _all_match(values, pattern) and (kind is None or fits(values, kind))
-
-    return test
-
-
-def _is_float(values: pa.Array) -> bool:
-    """Return whether these are numbers that a float holds: `1e999` would become infinite, and `1e-999` 0."""
-    if not _all_match(values, _FLOAT):
-        return False
+def _fits_float(values: pa.Array) -> bool:
+    """Return whether a float holds these numbers: `1e999` would become infinite, and `1e-999` 0."""
     try:
         numbers = values.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid:
@@ -93,14 +76,26 @@ def _is_float(values: pa.Array) -> bool:
     return not zero.any() or not pc.any(pc.match_substring_regex(values.filter(pa.array(zero)), _NOT_ZERO)).as_py()
 
 
-_CANDIDATES: dict[pa.DataType, _Test] = {
-    pa.bool_(): _matches(_BOOLEAN),
-    pa.int64(): _matches(_INTEGER, pa.int64()),
-    pa.float64(): _is_float,
-    pa.date32(): _matches(_DATE, pa.date32()),
-    pa.timestamp("us"): _matches(_TIME + "$", pa.timestamp("us")),
-    pa.timestamp("us", "UTC"): _matches(_TIME + r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$", pa.timestamp("us", "UTC")),
+_CANDIDATES: dict[pa.DataType, str] = {
+    pa.bool_(): _BOOLEAN,
+    pa.int64(): _INTEGER,
+    pa.float64(): _FLOAT,
+    pa.date32(): _DATE,
+    pa.timestamp("us"): _TIME + "$",
+    pa.timestamp("us", "UTC"): _TIME + r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$",
 }
+"""The types of columns, and the texts that may be values of each."""
+
+
+def _holds(kind: pa.DataType, texts: pa.Array) -> bool:
+    """Return whether a type has these values as they are written."""
+    pattern = _CANDIDATES[kind]
+    # Most columns are refused by their first value, without a pass over all.
+    if not re.search(pattern, texts[0].as_py()) or not pc.all(pc.match_substring_regex(texts, pattern)).as_py():
+        return False
+    if pt.is_floating(kind):
+        return _fits_float(texts)
+    return pt.is_boolean(kind) or fits(texts, kind)
 
 
 class ColumnGuess:
@@ -120,7 +115,7 @@ class ColumnGuess:
         self.has_empty = self.has_empty or len(filled) < len(values)
         if len(filled):
             self._has_values = True
-            self._candidates = [kind for kind in self._candidates if _CANDIDATES[kind](filled)]
+            self._candidates = [kind for kind in self._candidates if _holds(kind, filled)]
 
     def field(self, name: str) -> pa.Field:
         """Return the column."""
@@ -138,24 +133,11 @@ _COLUMN = re.compile(r"In CSV column #(\d+): ")
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- the interface of formats
     """Return whether files of these names are CSV or TSV files."""
-    return any(_is_wanted(name) for name in names)
+    return any(map(_is_wanted, names))
 
 
 def _is_wanted(name: str) -> bool:
     return without_compression(name).endswith(_ENDINGS)
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """The delimiter, quote and header of the files of a source."""
-
-    marks: Marks
-    names: tuple[str, ...] | None = None
-    """Names of the columns; None if the first row has them."""
-    has_header: bool = True
-    """True if the first row of each file has names, and no values."""
-    is_declared: bool = False
-    """True if the caller gave the delimiter."""
 
 
 def open_source(place: Any, options: SourceOptions) -> OpenedSource:
@@ -170,11 +152,15 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
         SchemaError: The files have different columns, or a setting has an unusable value.
     """
     given = options.settings_of("CSV files", "types", "delimiter", "quote", "names", "header")
-    types = declared_types(given.pop("types", {}))
+    types = declared_types(
+        given.pop("types", {}),
+        _parse_null,
+        files="CSV",
+        advice="Declare 'string', and convert the values in `transform`",
+    )
     found = find_text_files(place, options, _is_wanted, ".csv or .tsv")
     is_tsv = without_compression(found.files[0].key).endswith(".tsv")
     dialect = _dialect(given, "\t" if is_tsv else ",")
-    _refuse_unusable(types)
     return _learned(found, dialect, types, options.columns)
 
 
@@ -201,28 +187,15 @@ def _dialect(given: dict[str, Any], delimiter: str) -> Dialect:
             raise SchemaError(f"`{name}`: expected one ASCII character within a line, found {mark!r:.100}")
     if marks["delimiter"] == marks["quote"]:
         raise SchemaError(f"`delimiter` and `quote`: expected two characters, found {marks['quote']!r} for both")
-    return Dialect(Marks(**marks), names, has_header, is_declared)
+    return Dialect(**marks, names=names, has_header=has_header, is_declared=is_declared)
 
 
-def _refuse_unusable(types: Mapping[str, pa.DataType]) -> None:
-    """Raise an error if the parser has no values of a declared type.
-
-    Raises:
-        SchemaError: It has none.
-    """
-    for name, kind in types.items():
-        try:
-            pacsv.read_csv(
-                pa.BufferReader(b"x\n\n"),
-                parse_options=pacsv.ParseOptions(ignore_empty_lines=False),
-                convert_options=pacsv.ConvertOptions(column_types={"x": kind}, null_values=[""]),
-            )
-        except (pa.ArrowException, ValueError) as error:  # noqa: PERF203 -- few columns
-            raise SchemaError(
-                f"setting `types`: values of CSV are not read as {kind}, the type of column {name!r}. "
-                "Declare 'string', and convert the values in `transform`",
-                column=name,
-            ) from error
+def _parse_null(kind: pa.DataType) -> None:
+    pacsv.read_csv(
+        pa.BufferReader(b"x\n\n"),
+        parse_options=pacsv.ParseOptions(ignore_empty_lines=False),
+        convert_options=pacsv.ConvertOptions(column_types={"x": kind}, null_values=[""]),
+    )
 
 
 def _learned(
@@ -230,23 +203,31 @@ def _learned(
 ) -> OpenedSource:
     """Read all rows, and return the source with the types of its columns."""
     files = found.each()
-    names = dialect.names
-    guesses = None if names is None else _guesses(files[0], names, types, columns)
+    guesses = None if dialect.names is None else _guesses(files[0], dialect.names, types, columns)
+    named = dialect  # with the names of the columns, when they are known
     ranges: list[LineRange] = []
     for file in files:
         header = dialect.names
         is_quoted = False
-        for block in row_blocks(LineRange(file), dialect.marks):
-            if header is None:
-                header = _header(block, dialect)
-            if names is None:
-                names = header
+        for block in row_blocks(LineRange(file), dialect):
+            header = header or _header(block, dialect)
+            named = named if named.names else replace(dialect, names=header)
             if guesses is None:
-                guesses = _guesses(file, names, types, columns)
-            if header != names:
-                raise _unlike(file, header, files[0], names)
-            is_quoted = is_quoted or dialect.marks.are_in(block.data)
-            _learn(guesses, block, dialect, names)
+                guesses = _guesses(file, header, types, columns)
+            if header != named.names:
+                raise SchemaError(
+                    f"{file.url} has the columns {', '.join(header):.1000}, and {files[0].url} has "
+                    f"{', '.join(named.names or ()):.1000}; files of one source have the same columns in the same "
+                    "order. Convert them one by one; or if they have no header, give the names of their columns, "
+                    "settings={'names': [...]}",
+                    key=file.key,
+                )
+            is_quoted = is_quoted or dialect.has_quotes(block.data)
+            if guesses:
+                table = _table(block, named, pa.schema([(name, pa.string()) for name in guesses]))
+                for guess, column in zip(guesses.values(), table.columns, strict=True):
+                    for chunk in column.chunks:
+                        guess.update(chunk)
         if header is None:
             raise FormatError(
                 f"{file.url}: the file is empty; expected a row with the columns' names. Remove the file, or give the "
@@ -254,12 +235,14 @@ def _learned(
                 key=file.key,
             )
         ranges += [LineRange(file)] if is_quoted else line_ranges(file)
-    guesses, names = guesses or {}, names or ()
+    learned = guesses or {}
     fields = [
-        guesses[name].field(name) if name in guesses else pa.field(name, types[name]) for name in columns or names
+        learned[name].field(name) if name in learned else pa.field(name, types[name])
+        for name in columns or named.names or ()
     ]
     schema = pa.schema(fields)
-    return found.source(schema, [DelimitedPart(piece, dialect, names, schema) for piece in ranges])
+    parts = [DelimitedPart(piece.file, piece.begin, piece.end, dialect=named, schema=schema) for piece in ranges]
+    return found.source(schema, parts)
 
 
 def _guesses(
@@ -274,16 +257,6 @@ def _guesses(
     return {name: ColumnGuess() for name in columns or names if name not in types}
 
 
-def _learn(guesses: Mapping[str, ColumnGuess], block: Block, dialect: Dialect, names: Sequence[str]) -> None:
-    if not guesses:
-        return
-    texts = pa.schema([(name, pa.string()) for name in guesses])
-    table = _table(block, dialect, names, texts)
-    for guess, column in zip(guesses.values(), table.columns, strict=True):
-        for chunk in column.chunks:
-            guess.update(chunk)
-
-
 def _header(block: Block, dialect: Dialect) -> tuple[str, ...]:
     """Return the names of the columns, by the first block of a file.
 
@@ -293,30 +266,25 @@ def _header(block: Block, dialect: Dialect) -> tuple[str, ...]:
     """
     row = block.data[: _header_bytes(block, dialect)]
     if not row.strip(b"\r\n"):
-        raise block.error(FormatError, 0, "the line is empty; expected the columns' names. Remove the line")
-    if row.count(dialect.marks.delimiter.encode()) >= MAX_COLUMNS:
+        raise block.error("the line is empty; expected the columns' names. Remove the line")
+    if row.count(dialect.delimiter.encode()) >= MAX_COLUMNS:
         raise block.error(
-            FormatError,
-            0,
             f"there are more than {MAX_COLUMNS} columns. Store values that belong together as one column, such as a "
-            "list in JSON lines",
+            "list in JSON lines"
         )
     try:
-        names = _read(row, dialect, None, pacsv.ConvertOptions(), ignore_empty=True).schema.names
+        names = _read(row, dialect, pacsv.ConvertOptions(), ignore_empty=True).schema.names
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise block.error(
-            FormatError, 0, f"expected the columns' names in UTF-8 ({error}). Convert the file to UTF-8"
-        ) from error
+        raise block.error(f"expected the columns' names in UTF-8 ({error}). Convert the file to UTF-8") from error
     _refuse_other_delimiter(block, dialect, names)
     unique = set(names)
     if len(unique) < len(names) or "" in unique:
         repeated = sorted(name for name in unique if name and names.count(name) > 1) if len(unique) < len(names) else []
         what = f"column {repeated[0]!r:.100} is there more than once" if repeated else "a column has no name"
         raise block.error(
-            SchemaError,
-            0,
             f"{what}. Give names in place of those of the header, settings={{'header': True, 'names': [...]}}; the "
             "index of pandas is left out by to_csv(index=False)",
+            kind=SchemaError,
         )
     return tuple(names)
 
@@ -329,7 +297,7 @@ def _header_bytes(block: Block, dialect: Dialect) -> int:
     """
     if block.at or block.piece.begin or not dialect.has_header:
         return 0
-    end = first_row_end(block.data, dialect.marks)
+    end = first_row_end(block.data, dialect)
     if not end:
         raise too_long(block, "header")
     return end
@@ -343,51 +311,39 @@ def _refuse_other_delimiter(block: Block, dialect: Dialect, names: Sequence[str]
     """
     if len(names) != 1 or dialect.is_declared:
         return
-    name, used = names[0], dialect.marks.delimiter
+    name, used = names[0], dialect.delimiter
     if len(name) == len("sep=;") and name.startswith("sep="):
         raise block.error(
-            SchemaError,
-            0,
             f"the line {name!r} is meant for Excel. Remove the line, and give settings={{'delimiter': {name[-1]!r}}}",
+            kind=SchemaError,
         )
     other = max((mark for mark in _DELIMITERS if mark != used), key=name.count)
     if other in name:
         raise block.error(
-            SchemaError,
-            0,
             f"there is one column {name!r:.100} if {used!r} divides fields. Give settings={{'delimiter': {other!r}}}; "
             f"if it is one column, settings={{'delimiter': {used!r}}}",
+            kind=SchemaError,
         )
 
 
-def _unlike(file: StoredFile, header: Sequence[str], first: StoredFile, names: Sequence[str]) -> SchemaError:
-    return SchemaError(
-        f"{file.url} has the columns {', '.join(header):.1000}, and {first.url} has {', '.join(names):.1000}; files of "
-        "one source have the same columns in the same order. Convert them one by one; or if they have no header, give "
-        "the names of their columns, settings={'names': [...]}",
-        key=file.key,
-    )
-
-
-def _read(
-    data: bytes, dialect: Dialect, names: Sequence[str] | None, convert: pacsv.ConvertOptions, *, ignore_empty: bool
-) -> pa.Table:
-    """Return the rows of a block of whole rows; `names` are None if its first row has them."""
-    marks = dialect.marks
+def _read(data: bytes, dialect: Dialect, convert: pacsv.ConvertOptions, *, ignore_empty: bool) -> pa.Table:
+    """Return the rows of a block of whole rows."""
     if data.startswith(BOM):  # the parser leaves out a byte order mark, and here it is a character of a value
         data = BOM + data
     return pacsv.read_csv(
         pa.BufferReader(data),
         pacsv.ReadOptions(
-            block_size=len(data) + 1, column_names=None if names is None else list(names), use_threads=False
+            block_size=len(data) + 1, column_names=dialect.names and list(dialect.names), use_threads=False
         ),
         # Lines within values matter only where blocks are divided, and this is one block.
-        pacsv.ParseOptions(delimiter=marks.delimiter, quote_char=marks.quote or False, ignore_empty_lines=ignore_empty),
+        pacsv.ParseOptions(
+            delimiter=dialect.delimiter, quote_char=dialect.quote or False, ignore_empty_lines=ignore_empty
+        ),
         convert,
     )
 
 
-def _table(block: Block, dialect: Dialect, names: Sequence[str], schema: pa.Schema) -> pa.Table:
+def _table(block: Block, dialect: Dialect, schema: pa.Schema) -> pa.Table:
     """Return the rows of a block with the columns of a schema. An empty line is a value if there is one column.
 
     Raises:
@@ -396,7 +352,7 @@ def _table(block: Block, dialect: Dialect, names: Sequence[str], schema: pa.Sche
     """
     skipped = _header_bytes(block, dialect)
     data = block.data[skipped:] if skipped else block.data
-    ignore_empty = len(names) > 1
+    ignore_empty = len(dialect.names or ()) > 1
     if not data or (ignore_empty and data[:1] in b"\r\n" and not data.strip(b"\r\n")):
         return schema.empty_table()
     convert = pacsv.ConvertOptions(
@@ -408,14 +364,14 @@ def _table(block: Block, dialect: Dialect, names: Sequence[str], schema: pa.Sche
         include_columns=schema.names,
     )
     try:
-        table = _read(data, dialect, names, convert, ignore_empty=ignore_empty)
+        table = _read(data, dialect, convert, ignore_empty=ignore_empty)
     except (pa.ArrowException, ValueError) as error:
-        raise _located(block, skipped, dialect, names, str(error)) from error
-    _refuse_overflow(block, dialect, names, table)
+        raise _located(block, skipped, dialect, str(error)) from error
+    _refuse_overflow(block, dialect, table)
     return table
 
 
-def _refuse_overflow(block: Block, dialect: Dialect, names: Sequence[str], table: pa.Table) -> None:
+def _refuse_overflow(block: Block, dialect: Dialect, table: pa.Table) -> None:
     """Raise an error if a number became infinite, because a declared float does not hold it.
 
     Raises:
@@ -424,60 +380,58 @@ def _refuse_overflow(block: Block, dialect: Dialect, names: Sequence[str], table
     for name, column in zip(table.schema.names, table.columns, strict=True):
         if not pt.is_floating(column.type) or not pc.any(pc.is_inf(column)).as_py():
             continue
-        texts = _table(block, dialect, names, pa.schema([(name, pa.string())])).column(0)
+        texts = _table(block, dialect, pa.schema([(name, pa.string())])).column(0)
         is_number = pc.and_(pc.fill_null(pc.is_inf(column), fill_value=False), pc.invert(is_infinite_text(texts)))
         row = pc.index(is_number, value=True).as_py()
         if row >= 0:
-            offset = _row_offset(block, dialect, names, row)
+            offset = _row_offset(block, dialect, row)
             raise block.error(
-                SchemaError,
-                offset,
                 f"{texts[row].as_py()[:50]!r} of column {name!r} is beyond {column.type}. Declare a wider type in "
                 "the setting `types`, such as 'string'",
+                offset,
+                SchemaError,
             )
 
 
-def _row_offset(block: Block, dialect: Dialect, names: Sequence[str], row: int) -> int:
+def _row_offset(block: Block, dialect: Dialect, row: int) -> int:
     """Return where a row of values begins in a block, as the parser counts rows: from 0, without empty ones."""
-    ends = row_ends(block.data, dialect.marks)
+    ends = row_ends(block.data, dialect)
     header = _header_bytes(block, dialect)
     begins = [begin for begin in (0, *ends[:-1].tolist()) if begin >= header]
-    if len(names) > 1:
+    if len(dialect.names or ()) > 1:
         begins = [begin for begin in begins if block.data[begin : begin + 1] not in (b"\n", b"\r")]
     return int(begins[min(row, len(begins) - 1)])
 
 
-def _located(block: Block, skipped: int, dialect: Dialect, names: Sequence[str], reason: str) -> Exception:
+def _located(block: Block, skipped: int, dialect: Dialect, reason: str) -> Exception:
     """Return the error of the parser with file and line."""
+    names = dialect.names or ()
     row, counts, column = _ROW.search(reason), _COUNTS.search(reason), _COLUMN.search(reason)
-    offset = _row_offset(block, dialect, names, int(row[1]) - 1) if row else skipped
+    offset = _row_offset(block, dialect, int(row[1]) - 1) if row else skipped
     if counts:
         return block.error(
-            FormatError,
-            offset,
             f"expected {counts[1]} fields, found {counts[2]}. Correct the line, or give the character that divides "
             "fields, settings={'delimiter': ...}",
+            offset,
         )
     if "invalid UTF8" in reason:
-        return block.error(FormatError, offset, "text that is not UTF-8. Convert the file to UTF-8")
+        return block.error("text that is not UTF-8. Convert the file to UTF-8", offset)
     if column and int(column[1]) < len(names):
         what = re.sub(r"^(CSV conversion error to [^:]*: )", "", reason[(row or column).end() :])
         return block.error(
-            SchemaError,
-            offset,
             f"column {names[int(column[1])]!r}: {what[:200]!s}. Declare a type in the setting `types` that "
             "has the value, such as 'string'",
+            offset,
+            SchemaError,
         )
-    return block.error(FormatError, offset, reason[:200])
+    return block.error(reason[:200], offset)
 
 
-@dataclass(frozen=True)
-class DelimitedPart(PartOfLines):
+@dataclass(frozen=True, kw_only=True)
+class DelimitedPart(LineRange):
     """The rows of one piece of a file."""
 
-    piece: LineRange
     dialect: Dialect
-    names: tuple[str, ...]
     schema: pa.Schema = field(repr=False)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -487,7 +441,7 @@ class DelimitedPart(PartOfLines):
             FormatError: A row is malformed; the message has its line.
             SchemaError: A value is none of its column's type.
         """
-        for block in row_blocks(self.piece, self.dialect.marks):
-            for batch in _table(block, self.dialect, self.names, self.schema).to_batches(BATCH_ROWS):
+        for block in row_blocks(self, self.dialect):
+            for batch in _table(block, self.dialect, self.schema).to_batches(BATCH_ROWS):
                 if batch.num_rows:
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)

@@ -109,14 +109,11 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
     with files[0].open_stored() as stream:
         schema = _reader(stream, files[0].url, files[0].num_bytes).schema
     first = (batch for file in files for batch in ArrowFilePart(file).raw_batches())
-    columns = dataset_columns(store.url, schema, _features_of(info), wanted, first, partial(_read_below, store))
+    features = info.get("features")
+    known = features if isinstance(features, dict) else {}
+    columns = dataset_columns(store.url, schema, known, wanted, first, partial(_read_below, store))
     parts = tuple(ArrowFilePart(file, columns, tuple(schema.names)) for file in files)
     return OpenedSource(store.locate(folder), _schema_of(columns), parts, partial(marks_of, files))
-
-
-def _features_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    features = info.get("features")
-    return features if isinstance(features, dict) else {}
 
 
 def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> OpenedSource:
@@ -131,16 +128,17 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> OpenedSource:
             "load it without `streaming=True`, or write its rows with MDSWriter"
         )
     plain = dataset.with_format("arrow")
-    features = {name: _feature(each) for name, each in dataset.features.items()}
+    # As `dataset_info.json` describes them, as far as it matters.
+    features = {
+        name: {"_type": type(each).__name__, "names": list(getattr(each, "names", None) or ())}
+        for name, each in dataset.features.items()
+    }
     url = f"datasets.Dataset {dataset._fingerprint}"  # theirs: changes with every operation
     rows = _batches_of(plain, 0, len(plain))
     columns = dataset_columns(url, dataset.data.schema, features, wanted, rows, read_regular)
-    step = _PART_ROWS
-    spans = [(begin, min(begin + step, len(plain))) for begin in range(0, len(plain), step)]
-    size = int(dataset.data.nbytes)
-    parts = tuple(
-        DatasetPart(plain, begin, end, columns, size * (end - begin) // max(1, len(plain))) for begin, end in spans
-    )
+    size, count = int(dataset.data.nbytes), len(plain)
+    spans = [(begin, min(begin + _PART_ROWS, count)) for begin in range(0, count, _PART_ROWS)]
+    parts = tuple(DatasetPart(plain, begin, end, columns, size * (end - begin) // count) for begin, end in spans)
     identity = [dataset._fingerprint, [column.name for column in columns]]
     return OpenedSource(url, _schema_of(columns), parts, lambda: identity)
 
@@ -149,14 +147,6 @@ def _batches_of(dataset: Any, begin: int, end: int) -> Iterator[pa.RecordBatch]:
     """Yield rows of a dataset that returns Arrow tables."""
     for first in range(begin, end, _ROWS):
         yield from dataset[first : min(first + _ROWS, end)].combine_chunks().to_batches()
-
-
-def _feature(feature: Any) -> dict[str, Any]:
-    """Return a feature as `dataset_info.json` describes it, as far as it matters."""
-    found: dict[str, Any] = {"_type": type(feature).__name__}
-    if found["_type"] == "ClassLabel":
-        found["names"] = list(feature.names)
-    return found
 
 
 def _json(store: Store, key: str) -> dict[str, Any]:
@@ -194,16 +184,6 @@ class HuggingFaceColumn:
             for ok, content, path in zip(valid, contents, paths, strict=True)
         ]
         return pa.array(found, self.field.type)
-
-    def stored_as(self, encoding: bytes | None) -> "HuggingFaceColumn":
-        """Return the column with this encoding."""
-        return self if encoding is None else replace(self, field=self.field.with_metadata({STORED_AS: encoding}))
-
-    def first_content(self, batch: pa.RecordBatch) -> bytes | None:
-        """Return the content of the first file in a batch; None if there is none."""
-        values = batch.column(self.name)
-        contents = (self.array(values.slice(row, 1), "the first rows")[0].as_py() for row in range(len(values)))
-        return next((content for content in contents if content is not None), None)
 
     def _content(self, path: str | None, where: str) -> bytes | None:
         """Return the content of a file of which the dataset has the path alone."""
@@ -270,22 +250,27 @@ def dataset_columns(
         SchemaError: There is no such column, or two of one name.
     """
     check_columns(url, wanted, schema.names)
-    found, images = [], []
+    found: dict[str, HuggingFaceColumn] = {}
+    images = []
     for name in wanted or schema.names:
         feature = features.get(name)
         kind = str(feature.get("_type")) if isinstance(feature, Mapping) else None
         stored = plain_type(schema.field(name).type)
         is_file = kind in _FILES and _holds_files(stored)
-        arrow = pa.binary() if is_file else stored
         notes: dict[bytes, bytes] = {}
         if kind == "ClassLabel" and isinstance(feature, Mapping) and isinstance(feature.get("names"), list):
             notes[CLASS_NAMES] = json.dumps(feature["names"]).encode()
-        column = HuggingFaceColumn(name, pa.field(name, arrow, metadata=notes or None), is_file, read_path)
-        found.append(column)
+        arrow = pa.field(name, pa.binary() if is_file else stored, metadata=notes or None)
+        found[name] = HuggingFaceColumn(name, arrow, is_file, read_path)
         if kind == "Image" and is_file:
-            images.append(column)
-    encodings = _image_encodings(images, batches)
-    return tuple(column.stored_as(encodings.get(column.name)) for column in found)
+            images.append(found[name])
+    for name, content in _first_contents(images, batches).items():
+        encoding = (
+            b"jpeg" if content.startswith(b"\xff\xd8\xff") else b"png" if content.startswith(b"\x89PNG") else None
+        )
+        if encoding is not None:
+            found[name] = replace(found[name], field=found[name].field.with_metadata({STORED_AS: encoding}))
+    return tuple(found.values())
 
 
 def _holds_files(kind: pa.DataType) -> bool:
@@ -301,26 +286,22 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pt.is_string(kind) or pt.is_null(kind))
 
 
-def _image_encodings(
-    columns: Sequence[HuggingFaceColumn], batches: Iterable[pa.RecordBatch]
-) -> dict[str, bytes | None]:
-    """Return the encoding of columns of images by the first one of each; the others should have the same format."""
-    found: dict[str, bytes | None] = {}
+def _first_contents(columns: Sequence[HuggingFaceColumn], batches: Iterable[pa.RecordBatch]) -> dict[str, bytes]:
+    """Return the first file of each column, of those that have one in the first rows."""
+    found: dict[str, bytes] = {}
     num_rows = 0
     for batch in batches if columns else ():
         for column in columns:
-            is_known = column.name in found or column.name not in batch.schema.names
-            content = None if is_known else column.first_content(batch)
-            if content is not None:
-                found[column.name] = _encoding_of(content)
+            if column.name not in found and column.name in batch.schema.names:
+                values = batch.column(column.name)
+                rows = (column.array(values.slice(row, 1), "the first rows")[0] for row in range(len(values)))
+                first = next((content for content in rows if content.is_valid), None)
+                if first is not None:
+                    found[column.name] = first.as_py()
         num_rows += batch.num_rows
         if len(found) == len(columns) or num_rows >= _SEARCHED_ROWS:
             break
     return found
-
-
-def _encoding_of(content: bytes) -> bytes | None:
-    return b"jpeg" if content.startswith(b"\xff\xd8\xff") else b"png" if content.startswith(b"\x89PNG") else None
 
 
 def _schema_of(columns: Sequence[HuggingFaceColumn]) -> pa.Schema:

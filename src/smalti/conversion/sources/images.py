@@ -67,6 +67,7 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     Raises:
         SmaltiError: There are no class folders, or it is not clear whether the folders are classes or splits.
         BadImageError: Files are empty, or too large.
+        SchemaError: There is no such column.
         ValueError: There is no such setting.
     """
     if not isinstance(place, str) and not hasattr(place, "__fspath__"):
@@ -79,11 +80,14 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     folder = inventory_of(str(place), options.storage_options)
     _check_sizes(folder)
     splits = _splits_of(folder, meaning)
-    classes = _classes_of(folder, is_below_splits=bool(splits))
+    classes = sorted({file.path.split("/")[1] for file in folder.files}) if splits else folder.classes
     url = printable(redact_address(folder.source))
-    schema = _chosen(url, folder.encoding, classes, options.columns)
-    rows = _rows_below_splits(folder, classes, splits) if splits else _rows_of(folder, settings)
-    parts = _parts(folder, rows, schema, int(settings["seed"]))
+    fields = {field.name: field for field in _SCHEMA}
+    fields["image"] = fields["image"].with_metadata({ENCODING: folder.encoding})
+    fields["label"] = fields["label"].with_metadata({CLASS_NAMES: json.dumps(classes)})
+    check_columns(url, options.columns, fields)
+    schema = pa.schema([fields[name] for name in options.columns or fields])
+    parts = _parts(folder, _rows_of(folder, classes, splits, settings), schema, int(settings["seed"]))
     return OpenedSource(url, schema, parts, partial(_identity, folder, url), folder.left_out)
 
 
@@ -130,23 +134,28 @@ def _parts(folder: ImageFolder, images: Iterable["_Row"], schema: pa.Schema, see
     return parts
 
 
-def _rows_of(folder: ImageFolder, settings: Mapping[str, Any]) -> Iterator["_Row"]:
-    splits = split_files(
-        folder,
-        validation=float(settings["validation_fraction"]),
-        test=float(settings["test_fraction"]),
-        fixed=bool(settings["fixed_splits"]),
-        seed=int(settings["seed"]),
+def _rows_of(
+    folder: ImageFolder, classes: Sequence[str], splits: Mapping[str, str], settings: Mapping[str, Any]
+) -> Iterator["_Row"]:
+    """Yield the images; `splits` has the split of each of the first folders, if the classes are below them."""
+    labels = {name: label for label, name in enumerate(classes)}
+    chosen = (
+        {}
+        if splits
+        else split_files(
+            folder,
+            validation=float(settings["validation_fraction"]),
+            test=float(settings["test_fraction"]),
+            fixed=bool(settings["fixed_splits"]),
+            seed=int(settings["seed"]),
+        )
     )
     for file in folder.files:
-        yield _Row(file.path, file.num_bytes, file.label, folder.classes[file.label], splits[file.path])
-
-
-def _rows_below_splits(folder: ImageFolder, classes: Sequence[str], splits: Mapping[str, str]) -> Iterator["_Row"]:
-    labels = {name: label for label, name in enumerate(classes)}
-    for file in folder.files:
-        split, name = file.path.split("/")[:2]
-        yield _Row(file.path, file.num_bytes, labels[name], name, splits[split])
+        if splits:
+            first, name = file.path.split("/")[:2]
+            yield _Row(file.path, file.num_bytes, labels[name], name, splits[first])
+        else:
+            yield _Row(file.path, file.num_bytes, file.label, classes[file.label], chosen[file.path])
 
 
 def _check_sizes(folder: ImageFolder) -> None:
@@ -181,45 +190,25 @@ def _splits_of(folder: ImageFolder, meaning: str) -> dict[str, str]:
     named = {name: split for name in folder.classes if (split := split_named(name)) is not None}
     if meaning == "splits":
         if not is_deep:
-            raise SmaltiError(_unclear(folder, "folders=splits needs class folders in each of them, found images"))
+            raise _unclear(folder, "folders=splits needs class folders in each of them, found images")
         return {name: named.get(name, name) for name in folder.classes}
     if not named:
         return {}
     if splits := split_folders(folder):
         return splits
     if len(named) == len(folder.classes) or is_deep or len(set(named.values())) > 1:
-        raise SmaltiError(_unclear(folder, f"{', '.join(named)} may be splits or classes"))
+        raise _unclear(folder, f"{', '.join(named)} may be splits or classes")
     return {}
 
 
-def _unclear(folder: ImageFolder, reason: str) -> str:
+def _unclear(folder: ImageFolder, reason: str) -> SmaltiError:
     shown = ", ".join(printable(name) for name in folder.classes[:_MAX_NAMED])
     more = ", ..." if len(folder.classes) > _MAX_NAMED else ""
-    return (
+    return SmaltiError(
         f"{redact_address(folder.source)}: the first folders are {shown}{more}: {reason}. If they are classes, give "
         'the setting folders=classes (settings={"folders": "classes"}); if they are splits with class folders in them, '
         "folders=splits"
     )
-
-
-def _classes_of(folder: ImageFolder, *, is_below_splits: bool) -> tuple[str, ...]:
-    """Return the names of the classes in the order of their numbers."""
-    if not is_below_splits:
-        return tuple(folder.classes)
-    return tuple(sorted({file.path.split("/")[1] for file in folder.files}))
-
-
-def _chosen(url: str, encoding: str, classes: tuple[str, ...], names: tuple[str, ...] | None) -> pa.Schema:
-    """Return the columns that are read, with the encoding of the image and the names of the classes.
-
-    Raises:
-        SchemaError: There is no such column.
-    """
-    fields = {field.name: field for field in _SCHEMA}
-    fields["image"] = fields["image"].with_metadata({ENCODING: encoding})
-    fields["label"] = fields["label"].with_metadata({CLASS_NAMES: json.dumps(classes)})
-    check_columns(url, names, fields)
-    return pa.schema([fields[name] for name in names or fields])
 
 
 @dataclass(frozen=True)
@@ -266,30 +255,20 @@ class ImagePart:
             BadImageError: A file is no image.
         """
         rows = iter(self.rows)
-        is_checked = self.encoding != "bytes"
         sizes = [row.num_bytes for row in self.rows]
         for contents in read_contents(self.store, [row.path for row in self.rows], sizes):
             read = zip(islice(rows, len(contents)), contents.to_pylist(), strict=True)
-            values = [_values_of(row, data, is_checked=is_checked) for row, data in read]
-            yield pa.RecordBatch.from_pylist(values, self.columns)
+            yield pa.RecordBatch.from_pylist([_values_of(row, data, self.encoding) for row, data in read], self.columns)
 
 
-def _values_of(row: _Row, data: bytes, *, is_checked: bool) -> dict[str, Any]:
-    """Return the columns of an image; `is_checked` says that the encoding of its column checks the file."""
+def _values_of(row: _Row, data: bytes, encoding: str) -> dict[str, Any]:
+    """Return the columns of an image; all encodings of its column but bytes check the file."""
     try:
         header = probe_image(data)
-        if not is_checked and (fault := check_image_file(header.format, data)) is not None:
+        if encoding == "bytes" and (fault := check_image_file(header.format, data)) is not None:
             raise BadImageError(f"{header.format} file of {len(data)} bytes: {fault}")
     except BadImageError as error:
         raise BadImageError(
             f"{printable(row.path)} is not a usable image: {error}. Remove or replace the file", path=row.path
         ) from error
-    return {
-        "image": data,
-        "label": row.label,
-        "class_name": row.class_name,
-        "width": header.width,
-        "height": header.height,
-        "split": row.split,
-        "path": row.path,
-    }
+    return {**vars(row), "image": data, "width": header.width, "height": header.height}

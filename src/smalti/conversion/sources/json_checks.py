@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ _TOKEN = re.compile(_TEXT.pattern + rb"|[\[\]{}]", re.DOTALL)
 _LONG_RUN = re.compile(rb'[^"]{65536,}')
 _KEY_END = re.compile(rb'"\s*:')
 _MAX_SAMPLED = 32
+_MAX_SHOWN = 40  # characters of a number
 _LONG_NUMBER = re.compile(rb"[:\[,]\s*-?[0-9]{16,}\s*[,\]}]")
 _TINY_NUMBERS = (re.compile(rb"e-0*[1-9][0-9]{2}"), re.compile(rb"E-0*[1-9][0-9]{2}"))
 _ZEROS = b"0" * 300
@@ -65,11 +66,11 @@ def check_lines(block: Block) -> None:
         for offset, line in lines_of(data):
             if _is_deep(line):
                 raise block.error(
-                    FormatError,
-                    offset,
                     f"values are nested more than {MAX_DEPTH} levels deep. Store the deep value as text that has JSON",
+                    offset,
                 )
-    if _has_long_line(data):
+    step = 2 * MAX_COLUMNS  # a line with more keys, of at least four bytes each, is longer
+    if any(data.find(b"\n", begin, begin + step) < 0 for begin in range(0, len(data) - step, step)):
         _refuse_many_keys(block)
 
 
@@ -109,7 +110,7 @@ def lines_of(data: bytes) -> Iterator[tuple[int, bytes]]:
 def _refuse_malformed(block: Block, offset: int, line: bytes) -> None:
     fault = _fault(line)
     if fault:
-        raise block.error(FormatError, offset, f'{fault}. Each line is one object, such as {{"id": 1}}')
+        raise block.error(f'{fault}. Each line is one object, such as {{"id": 1}}', offset)
 
 
 def _fault(line: bytes) -> str | None:
@@ -144,16 +145,10 @@ def _is_deep(line: bytes) -> bool:
     return b"[" in brackets
 
 
-def _has_long_line(data: bytes) -> bool:
-    """Return whether a line may have more than `MAX_COLUMNS` keys, of at least four bytes each."""
-    step = 2 * MAX_COLUMNS
-    return any(data.find(b"\n", begin, begin + step) < 0 for begin in range(0, len(data) - step, step))
-
-
 def _refuse_many_keys(block: Block) -> None:
     for offset, line in lines_of(block.data):
         if any(_KEY_END.match(line, run.end()) for run in _LONG_RUN.finditer(line)):
-            raise block.error(FormatError, offset, "a key has more than 65536 bytes. Store it as a value")
+            raise block.error("a key has more than 65536 bytes. Store it as a value", offset)
         if line.count(b":") > MAX_COLUMNS and _has_many_paths(line):
             raise too_many_keys(block, offset)
 
@@ -196,35 +191,39 @@ def estimated_columns(data: bytes) -> int:
 def too_many_keys(block: Block, offset: int) -> FormatError | SchemaError:
     """Return an error about the line at which there are more keys than columns can be."""
     return block.error(
-        FormatError,
-        offset,
         f"there are more than {MAX_COLUMNS} different keys. Store values that belong together as one list, or as a "
         "list of objects with a name and a value",
+        offset,
     )
 
 
-def infinite_number(line: bytes) -> str | None:
-    """Return a number of a line that is larger than all floats, so that no type of numbers holds it; None for none."""
+def infinite_number(block: Block, offset: int) -> str | None:
+    """Return what is wrong with a number of a line that is larger than all floats; None if there is none."""
     found: list[str] = []
 
     def read(text: str) -> None:
         if math.isinf(float(text)):
-            found.append(text)
+            found.append(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
 
     with contextlib.suppress(ValueError, RecursionError):  # of a line that is no JSON
-        json.loads(line, parse_int=read, parse_float=read)
-    return found[0] if found else None
+        json.loads(block.data[offset:].split(b"\n", 1)[0], parse_int=read, parse_float=read)
+    if not found:
+        return None
+    return (
+        f"the number {found[0]} is larger than all floats. Write null in its place, or write all numbers of the key as "
+        "texts, of type 'string'"
+    )
 
 
-def leaves(column: pa.ChunkedArray, is_wanted: Callable[[pa.DataType], bool]) -> Iterator[pa.ChunkedArray]:
-    """Yield the values of this type, also those within structs and lists."""
-    if is_wanted(column.type):
-        yield column
-    elif pt.is_struct(column.type):
-        for child in column.flatten():
-            yield from leaves(child, is_wanted)
+def leaves(path: str, column: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """Yield the values of a column that are no structs and lists, also those within them, each with its path."""
+    if pt.is_struct(column.type):
+        for child, values in zip(column.type, column.flatten(), strict=True):
+            yield from leaves(f"{path}.{child.name}", values)
     elif pt.is_list(column.type):
-        yield from leaves(pc.list_flatten(column), is_wanted)
+        yield from leaves(f"{path}[]", pc.list_flatten(column))
+    else:
+        yield path, column
 
 
 def inexact_line(block: Block, name: str, column: pa.ChunkedArray, *, is_declared: bool) -> int | None:
@@ -233,7 +232,7 @@ def inexact_line(block: Block, name: str, column: pa.ChunkedArray, *, is_declare
     That is a number that becomes infinite; unless the caller declares a float, also one that becomes 0, and a whole
     number that becomes another one.
     """
-    floats = list(leaves(column, pt.is_floating))
+    floats = [values for _, values in leaves(name, column) if pt.is_floating(values.type)]
     if not any(_is_suspicious(values, block.data, is_declared=is_declared) for values in floats):
         return None
     for offset, line in lines_of(block.data):

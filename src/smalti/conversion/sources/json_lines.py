@@ -7,7 +7,7 @@ object, or has a value of another type, is an error with file and line. Files ar
 import bisect
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFiles, without_compression
+from smalti.conversion.files import without_compression
 from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
 from smalti.conversion.sources.json_checks import (
     MAX_EXACT,
@@ -25,6 +25,7 @@ from smalti.conversion.sources.json_checks import (
     estimated_columns,
     inexact_line,
     infinite_number,
+    leaves,
     lines_of,
     refuse_first_malformed,
     too_many_keys,
@@ -34,7 +35,6 @@ from smalti.conversion.sources.lines import (
     MAX_COLUMNS,
     Block,
     LineRange,
-    PartOfLines,
     declared_types,
     find_text_files,
     line_blocks,
@@ -47,7 +47,6 @@ _HADOOP_PART = re.compile(r"(?:.*/)?part-[^/]*\.json")
 _ROW = re.compile(r" in row \d+")
 _CHANGED = re.compile(r"Column\(/(.*)\) changed from (.*) to (.*)")
 _MAX_CELLS = 1 << 24
-_MAX_SHOWN = 40  # characters of a number
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- the interface of formats
@@ -60,10 +59,6 @@ def _is_lines(name: str) -> bool:
     return name.endswith(_ENDINGS) or _HADOOP_PART.fullmatch(name) is not None
 
 
-def _is_json(name: str) -> bool:
-    return without_compression(name).endswith((*_ENDINGS, ".json"))
-
-
 def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     """Return the objects of the files at a place: a file, or a folder of them.
 
@@ -74,9 +69,19 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
         FormatError: A line is no JSON object.
         SchemaError: The values of a column have types that do not go together, or a setting has an unusable value.
     """
-    types = declared_types(options.settings_of("JSON lines", "types").get("types", {}))
-    _refuse_unusable(types)
-    found = _find(place, options)
+    types = declared_types(
+        options.settings_of("JSON lines", "types").get("types", {}),
+        lambda kind: _read(b'{"x": null}\n', pa.schema([("x", _wire(kind))]), "ignore").column(0).cast(kind),
+        files="JSON",
+        advice="Declare the type that its values have in JSON, such as 'string' or 'int64', and convert them in "
+        "`transform`",
+    )
+    expected = ".jsonl, .ndjson, .jsonlines or .json"
+    try:
+        found = find_text_files(place, options, _is_lines, expected)
+    except StoreNotFound:  # those that end with `.json`, since the caller named the format
+        endings = (*_ENDINGS, ".json")
+        found = find_text_files(place, options, lambda name: without_compression(name).endswith(endings), expected)
     ranges = tuple(piece for file in found.each() for piece in line_ranges(file))
     wanted = options.columns
     is_learned = wanted is None or not set(wanted) <= set(types)
@@ -86,44 +91,29 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
         schema = learned if wanted is None else pa.schema([learned.field(name) for name in wanted])
     else:
         schema = pa.schema([(name, types[name]) for name in wanted or ()])
-    return found.source(schema, [JsonLinesPart(piece, schema, is_learned) for piece in ranges])
+    parts = [
+        JsonLinesPart(piece.file, piece.begin, piece.end, schema=schema, is_checked=is_learned) for piece in ranges
+    ]
+    return found.source(schema, parts)
 
 
-def _find(place: Any, options: SourceOptions) -> SourceFiles:
-    """Return the files; those that end with `.json` if there are no others, since the caller named the format."""
-    expected = ".jsonl, .ndjson, .jsonlines or .json"
-    try:
-        return find_text_files(place, options, _is_lines, expected)
-    except StoreNotFound:
-        return find_text_files(place, options, _is_json, expected)
-
-
-def _refuse_unusable(types: Mapping[str, pa.DataType]) -> None:
-    """Raise an error if the parser has no values of a declared type.
-
-    Raises:
-        SchemaError: It has none.
-    """
-    for name, kind in types.items():
-        try:
-            _read(b'{"x": null}\n', pa.schema([("x", _wire(kind))]), "ignore").column(0).cast(kind)
-        except (pa.ArrowException, ValueError) as error:  # noqa: PERF203 -- few columns
-            raise SchemaError(
-                f"setting `types`: values of JSON are not read as {kind}, the type of column {name!r}. Declare the "
-                "type that its values have in JSON, such as 'string' or 'int64', and convert them in `transform`",
-                column=name,
-            ) from error
+def _replaced(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type with others in place of those that have no fields; nested ones keep their fields."""
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_replaced(kind.value_type, leaf)))
+    if pt.is_struct(kind):
+        return pa.struct([child.with_type(_replaced(child.type, leaf)) for child in kind])
+    return leaf(kind)
 
 
 def _wire(kind: pa.DataType) -> pa.DataType:
     """Return the type as which the parser reads values of a type: it has no dates."""
-    if pt.is_date(kind):
-        return pa.string()
-    if pt.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_wire(kind.value_type)))
-    if pt.is_struct(kind):
-        return pa.struct([child.with_type(_wire(child.type)) for child in kind])
-    return kind
+    return _replaced(kind, lambda each: pa.string() if pt.is_date(each) else each)
+
+
+def _usable(kind: pa.DataType) -> pa.DataType:
+    """Return the type, with text in place of a type of which only nulls were seen."""
+    return _replaced(kind, lambda each: pa.string() if pt.is_null(each) else each)
 
 
 def _learned(ranges: Sequence[LineRange], types: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -131,23 +121,29 @@ def _learned(ranges: Sequence[LineRange], types: Mapping[str, pa.DataType]) -> p
     kinds: dict[str, pa.DataType] = {}
     widths: dict[str, int] = {}
     filled: dict[str, int] = {}
-    largest: dict[str, float] = {}
+    largest: dict[str, int] = {}
     rows = 0
     for block in (block for piece in ranges for block in _blocks(piece)):
         table = _parsed(block, types, "infer")
         rows += table.num_rows
         for name, column in zip(table.schema.names, table.columns, strict=True):
-            kind = _plain(column.type) if name not in types else types[name]
+            kind = types.get(name)
+            if kind is None:  # texts that look like times are texts
+                kind = _replaced(column.type, lambda each: pa.string() if pt.is_temporal(each) else each)
             kinds[name] = _joined(block, name, kinds[name], kind, column) if name in kinds else kind
             widths[name] = _num_leaves(kinds[name])
             filled[name] = filled.get(name, 0) + len(column) - column.null_count
-            _largest_integers(name, column, largest)
+            for path, values in leaves(name, column):
+                if pt.is_integer(values.type):
+                    ends = pc.min_max(values).as_py()  # whole numbers stay whole: all digits count
+                    largest[path] = max(largest.get(path, 0), abs(ends["min"] or 0), abs(ends["max"] or 0))
         if sum(widths.values()) > MAX_COLUMNS:
             raise too_many_keys(block, 0)
     for name, kind in kinds.items():
-        if name not in types and any(largest.get(path, 0) > MAX_EXACT for path in _float_paths(name, kind)):
+        fields_in = () if name in types else leaves(name, pa.chunked_array([], kind))
+        if any(pt.is_float64(values.type) and largest.get(path, 0) > MAX_EXACT for path, values in fields_in):
             raise SchemaError(f"{ranges[0].file.url}: {_inexact(name)}", column=name)
-    fields = [pa.field(name, _usable(name, kind), nullable=filled[name] < rows) for name, kind in kinds.items()]
+    fields = [pa.field(name, _usable(kind), nullable=filled[name] < rows) for name, kind in kinds.items()]
     if not fields:
         raise FormatError(
             f'{ranges[0].file.url}: there are no lines with keys. Each line is one object, such as {{"id": 1}}'
@@ -183,7 +179,7 @@ def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
         return table
     except pa.ArrowInvalid:
         kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
-        table = _parse(data, pa.schema([(name, _usable(name, kind)) for name, kind in kinds.items()]), unexpected)
+        table = _parse(data, pa.schema([(name, _usable(kind)) for name, kind in kinds.items()]), unexpected)
         table.validate(full=True)
     columns = [
         column if column.type == kinds[name] else pa.chunked_array([pa.array(column.to_pylist(), kinds[name])])
@@ -227,22 +223,13 @@ def _parsed(block: Block, declared: Mapping[str, pa.DataType], unexpected: str) 
         is_declared = name in declared
         offset = inexact_line(block, name, column, is_declared=is_declared)
         if offset is not None:
-            reason = _infinite(block, offset) or _inexact(name, is_declared=is_declared)
-            raise block.error(SchemaError, offset, reason)
+            reason = infinite_number(block, offset) or _inexact(name, is_declared=is_declared)
+            raise block.error(reason, offset, SchemaError)
     return pa.Table.from_arrays(columns, names)
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
     return column if kind is None or kind == column.type else column.cast(kind)
-
-
-def _infinite(block: Block, offset: int) -> str | None:
-    """Return what is wrong with the number of a line that is larger than all floats; None if there is none."""
-    number = infinite_number(block.data[offset:].split(b"\n", 1)[0])
-    return number and (
-        f"the number {number if len(number) <= _MAX_SHOWN else number[:_MAX_SHOWN] + '...'} is larger than all floats. "
-        "Write null in its place, or write all numbers of the key as texts, of type 'string'"
-    )
 
 
 def _inexact(name: str, *, is_declared: bool = False) -> str:
@@ -274,8 +261,8 @@ def _located(
         return False
 
     place = min(bisect.bisect_left(range(len(ends)), 1, key=is_refused), len(ends) - 1)
-    if infinite := _infinite(block, begins[place]):
-        return block.error(SchemaError, begins[place], infinite)
+    if infinite := infinite_number(block, begins[place]):
+        return block.error(infinite, begins[place], SchemaError)
     reason = _ROW.sub("", str(error)).removeprefix("JSON parse error: ")[:200]
     changed = _CHANGED.search(reason)
     if changed is None:
@@ -287,18 +274,7 @@ def _located(
         advice = "Remove the type of the column from the setting `types`, or declare the one that its values have"
     else:
         advice = "Write all values of a key with one type"
-    return block.error(SchemaError, begins[place], f"{reason}. {advice}")
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return a type in which texts that look like times are texts."""
-    if pt.is_temporal(kind):
-        return pa.string()
-    if pt.is_list(kind):
-        return pa.list_(_plain(kind.value_type))
-    if pt.is_struct(kind):
-        return pa.struct([(each.name, _plain(each.type)) for each in kind])
-    return kind
+    return block.error(f"{reason}. {advice}", begins[place], SchemaError)
 
 
 def _joined(block: Block, name: str, one: pa.DataType, other: pa.DataType, column: pa.ChunkedArray) -> pa.DataType:
@@ -318,56 +294,16 @@ def _joined(block: Block, name: str, one: pa.DataType, other: pa.DataType, colum
         row = pc.index(column.is_valid(), value=True).as_py()
         offset = next(itertools.islice(lines_of(block.data), max(0, row), None), (0, b""))[0]
         raise block.error(
-            SchemaError,
-            offset,
             f"the values of {name!r} are {other} from here, and {one} before. Write all values of a key with one type",
+            offset,
+            SchemaError,
         ) from error
 
 
-def _usable(name: str, kind: pa.DataType) -> pa.DataType:
-    """Return the type, with text in place of a type of which only nulls were seen."""
-    if pt.is_null(kind):
-        return pa.string()
-    if pt.is_list(kind):
-        return pa.list_(_usable(name, kind.value_type))
-    if pt.is_struct(kind):
-        return pa.struct([(each.name, _usable(name, each.type)) for each in kind])
-    return kind
-
-
-def _largest(column: pa.ChunkedArray) -> float:
-    found = pc.min_max(column).as_py()
-    largest: float = max(abs(found["min"] or 0), abs(found["max"] or 0))  # a whole number stays one: digits count
-    return largest
-
-
-def _largest_integers(name: str, column: pa.ChunkedArray, largest: dict[str, float]) -> None:
-    """Keep the largest whole number of each field of a column, by the field's path."""
-    if pt.is_integer(column.type):
-        largest[name] = max(largest.get(name, 0), _largest(column))
-    elif pt.is_struct(column.type):
-        for each, values in zip(column.type, column.flatten(), strict=True):
-            _largest_integers(f"{name}.{each.name}", values, largest)
-    elif pt.is_list(column.type):
-        _largest_integers(f"{name}[]", pc.list_flatten(column), largest)
-
-
-def _float_paths(name: str, kind: pa.DataType) -> Iterator[str]:
-    """Yield the paths of the floats in a type."""
-    if pt.is_float64(kind):
-        yield name
-    elif pt.is_struct(kind):
-        for each in kind:
-            yield from _float_paths(f"{name}.{each.name}", each.type)
-    elif pt.is_list(kind):
-        yield from _float_paths(f"{name}[]", kind.value_type)
-
-
-@dataclass(frozen=True)
-class JsonLinesPart(PartOfLines):
+@dataclass(frozen=True, kw_only=True)
+class JsonLinesPart(LineRange):
     """The objects of one piece of a file."""
 
-    piece: LineRange
     schema: pa.Schema = field(repr=False)
     is_checked: bool
     """True if the lines were read before."""
@@ -381,7 +317,7 @@ class JsonLinesPart(PartOfLines):
         """
         declared = {column.name: column.type for column in self.schema}
         num_columns = sum(map(_num_leaves, declared.values()))
-        for block in _blocks(self.piece, num_columns, is_checked=self.is_checked):
+        for block in _blocks(self, num_columns, is_checked=self.is_checked):
             table = _parsed(block, declared, "ignore")
             for batch in table.to_batches(BATCH_ROWS):
                 # The parser makes columns of nulls for keys that are missing, so nullability is checked here.

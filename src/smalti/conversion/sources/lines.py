@@ -101,22 +101,6 @@ class LineRange:
             )
 
 
-class PartOfLines:
-    """A part that is the lines of a range."""
-
-    piece: LineRange
-
-    @property
-    def name(self) -> str:
-        """Name of the file and its bytes."""
-        return self.piece.name
-
-    @property
-    def num_bytes(self) -> int:
-        """Stored size."""
-        return self.piece.num_bytes
-
-
 @dataclass(frozen=True)
 class Block:
     """Whole lines of a file, one after the other."""
@@ -125,12 +109,6 @@ class Block:
     data: bytes
     at: int
     """Bytes of the piece that are before the block."""
-
-    def line(self, offset: int = 0) -> int:
-        """Return the number in the file, from 1, of the line that has this byte of the block; reads all before it."""
-        piece = self.piece
-        line = 1 + _count_lines(piece, self.at) + _line_ends(self.data[:offset])
-        return line + _count_lines(LineRange(piece.file, 0, piece.begin)) if piece.begin else line
 
     def divided(self, num_lines: int) -> Iterator["Block"]:
         """Yield the lines in blocks of at most so many."""
@@ -145,11 +123,13 @@ class Block:
             at += len(data)
 
     def error(
-        self, kind: type[FormatError] | type[SchemaError], offset: int, message: str
+        self, message: str, offset: int = 0, kind: type[FormatError] | type[SchemaError] = FormatError
     ) -> FormatError | SchemaError:
-        """Return an error about the line that has this byte of the block."""
-        line = self.line(offset)
-        file = self.piece.file
+        """Return an error about the line that has this byte of the block; reads all before it."""
+        piece, file = self.piece, self.piece.file
+        line = 1 + _count_lines(piece, self.at) + _line_ends(self.data[:offset])
+        if piece.begin:
+            line += _count_lines(LineRange(file, 0, piece.begin))
         return kind(f"{file.url}, line {line}: {message}", line=line, key=file.key)
 
 
@@ -236,22 +216,37 @@ def line_blocks(piece: LineRange) -> Iterator[Block]:
 def too_long(block: Block, what: str = "line") -> FormatError | SchemaError:
     """Return an error about the line or row with which a block begins."""
     return block.error(
-        FormatError,
-        0,
         f"a {what} is too long; a line has at most {MAX_LINE_BYTES} bytes. Divide it, or keep large values in files "
-        "of their own, as `webdataset` has them",
+        "of their own, as `webdataset` has them"
     )
 
 
-def declared_types(types: Any) -> dict[str, pa.DataType]:
+def declared_types(
+    types: Any, parse: Callable[[pa.DataType], Any], *, files: str, advice: str
+) -> dict[str, pa.DataType]:
     """Return the types that the caller declares, as Arrow types or their names.
 
+    Args:
+        types: The setting.
+        parse: Parses a null as a value of a type, to see whether the parser has values of it.
+        files: Name of the format, for the message about a type that it has not.
+        advice: End of this message.
+
     Raises:
-        SchemaError: They are no types by column.
+        SchemaError: They are no types by column, or the parser has no values of one.
     """
     if not isinstance(types, Mapping) or not all(isinstance(name, str) for name in types):
         raise SchemaError(f"setting `types`: expected types by column such as {{'id': 'int64'}}, found {types!r:.100}")
-    return {name: kind if isinstance(kind, pa.DataType) else _named_type(name, kind) for name, kind in types.items()}
+    kinds = {name: kind if isinstance(kind, pa.DataType) else _named_type(name, kind) for name, kind in types.items()}
+    for name, kind in kinds.items():
+        try:
+            parse(kind)
+        except (pa.ArrowException, ValueError) as error:  # noqa: PERF203 -- few columns
+            raise SchemaError(
+                f"setting `types`: values of {files} are not read as {kind}, the type of column {name!r}. {advice}",
+                column=name,
+            ) from error
+    return kinds
 
 
 def _named_type(column: str, name: Any) -> pa.DataType:
@@ -281,14 +276,21 @@ Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Marks:
-    """The delimiter and the quote of a file; an empty quote for none."""
+class Dialect:
+    """The delimiter, quote and header of CSV files."""
 
     delimiter: str
     quote: str
+    """Empty for none."""
+    names: tuple[str, ...] | None = None
+    """Names of the columns; None if the first row has them."""
+    has_header: bool = True
+    """True if the first row of each file has names, and no values."""
+    is_declared: bool = False
+    """True if the caller gave the delimiter."""
 
-    def are_in(self, data: bytes) -> bool:
-        """Return whether there is a quote."""
+    def has_quotes(self, data: bytes) -> bool:
+        """Return whether there is a quote in these bytes."""
         return bool(self.quote) and self.quote.encode() in data
 
 
@@ -299,7 +301,7 @@ class _MalformedQuoteError(Exception):
         self.place = place
 
 
-def row_blocks(piece: LineRange, marks: Marks) -> Iterator[Block]:
+def row_blocks(piece: LineRange, dialect: Dialect) -> Iterator[Block]:
     """Yield blocks of whole rows; their quotes are well-formed.
 
     Raises:
@@ -309,12 +311,12 @@ def row_blocks(piece: LineRange, marks: Marks) -> Iterator[Block]:
     for lines in line_blocks(piece):
         data = rest + lines.data if rest else lines.data
         block = Block(piece, data, at)
-        if len(data) > _MAX_QUOTES and marks.quote and data.count(marks.quote.encode()) > _MAX_QUOTES:
+        if len(data) > _MAX_QUOTES and dialect.quote and data.count(dialect.quote.encode()) > _MAX_QUOTES:
             raise too_long(block, f"row (with more than {_MAX_QUOTES} quotes)")
         try:
-            cut = _end_of_rows(data, marks)
+            cut = _end_of_rows(data, dialect)
         except _MalformedQuoteError as error:
-            raise _malformed(block, error.place, marks) from None
+            raise _malformed(block, error.place, dialect) from None
         rest = data[cut:]
         if cut:
             yield block if cut == len(data) else Block(piece, data[:cut], at)
@@ -323,41 +325,40 @@ def row_blocks(piece: LineRange, marks: Marks) -> Iterator[Block]:
             raise too_long(Block(piece, b"", at), "row (is a quote not closed?)")
     if rest:
         codes = np.frombuffer(rest, np.uint8)
-        *_, place = _open_and_close(rest, np.flatnonzero(codes == ord(marks.quote)), marks)
+        *_, place = _open_and_close(rest, np.flatnonzero(codes == ord(dialect.quote)), dialect)
         raise Block(piece, rest, at).error(
-            FormatError,
-            place,
-            f"a quote ({marks.quote}) is opened and not closed. Close it; or if the file has values that begin with "
+            f"a quote ({dialect.quote}) is opened and not closed. Close it; or if the file has values that begin with "
             "such a character and no quoted values, give settings={'quote': ''}",
+            place,
         )
 
 
-def first_row_end(data: bytes, marks: Marks) -> int:
+def first_row_end(data: bytes, dialect: Dialect) -> int:
     """Return the place behind the first row of a block whose quotes are well-formed; 0 if the row is too long."""
     first = _LINE_END.search(data)
-    if first is not None and not marks.are_in(data[: first.end()]):
+    if first is not None and not dialect.has_quotes(data[: first.end()]):
         return first.end()
-    ends = row_ends(data[: data.rfind(b"\n", 0, _MAX_HEADER_BYTES) + 1], marks)
+    ends = row_ends(data[: data.rfind(b"\n", 0, _MAX_HEADER_BYTES) + 1], dialect)
     return int(ends[0]) if len(ends) else 0
 
 
-def row_ends(data: bytes, marks: Marks) -> Places:
+def row_ends(data: bytes, dialect: Dialect) -> Places:
     """Return the places behind the ends of the rows of a block whose quotes are well-formed; also of empty rows."""
     codes = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(codes == _NEWLINE)
     returns = np.flatnonzero(codes == _RETURN)
     if len(returns):
         ends = np.sort(np.concatenate([ends, returns[codes[np.minimum(returns + 1, len(codes) - 1)] != _NEWLINE]]))
-    if marks.are_in(data):
-        ends = ends[np.searchsorted(_structural(data, marks), ends) % 2 == 0]
+    if dialect.has_quotes(data):
+        ends = ends[np.searchsorted(_structural(data, dialect), ends) % 2 == 0]
     return ends + 1
 
 
-def _end_of_rows(data: bytes, marks: Marks) -> int:
+def _end_of_rows(data: bytes, dialect: Dialect) -> int:
     """Return the place behind the last whole row of whole lines."""
-    if not marks.are_in(data):
+    if not dialect.has_quotes(data):
         return len(data)
-    quotes = _structural(data, marks)
+    quotes = _structural(data, dialect)
     if len(quotes) % 2 == 0:
         return len(data)
     place = data.rfind(b"\n", 0, int(quotes[-1]))
@@ -369,29 +370,29 @@ def _end_of_rows(data: bytes, marks: Marks) -> int:
     return place + 1
 
 
-def _structural(data: bytes, marks: Marks) -> Places:
+def _structural(data: bytes, dialect: Dialect) -> Places:
     """Return the places of the quotes that open and close, in turn; both quotes of a doubled one may be among them."""
     codes = np.frombuffer(data, np.uint8)
-    quote = ord(marks.quote)
+    quote = ord(dialect.quote)
     places = np.flatnonzero(codes == quote)
     is_edge = np.zeros(256, bool)
-    is_edge[[ord(marks.delimiter), _NEWLINE, _RETURN, quote]] = True
+    is_edge[[ord(dialect.delimiter), _NEWLINE, _RETURN, quote]] = True
     opening, closing = places[0::2], places[1::2]
     if opening[0] == 0:
         opening = opening[1:]
     # Every second quote opens: so it is if each one stands at the edge of a field or beside another quote.
     if is_edge[codes[opening - 1]].all() and is_edge[codes[closing + 1]].all():
         return places
-    return np.array(list(_open_and_close(data, places, marks)), np.int64)
+    return np.array(list(_open_and_close(data, places, dialect)), np.int64)
 
 
-def _open_and_close(data: bytes, places: Places, marks: Marks) -> Iterator[int]:
+def _open_and_close(data: bytes, places: Places, dialect: Dialect) -> Iterator[int]:
     """Yield the places of quotes that open and close; slow, for blocks with quotes within fields without quotes.
 
     Raises:
         _MalformedQuoteError: Text follows a closing quote.
     """
-    quote, edges = ord(marks.quote), {ord(marks.delimiter), _NEWLINE, _RETURN}
+    quote, edges = ord(dialect.quote), {ord(dialect.delimiter), _NEWLINE, _RETURN}
     is_open, doubled = False, -1
     for place in places.tolist():
         if is_open:
@@ -409,12 +410,11 @@ def _open_and_close(data: bytes, places: Places, marks: Marks) -> Iterator[int]:
             yield place
 
 
-def _malformed(block: Block, place: int, marks: Marks) -> Exception:
+def _malformed(block: Block, place: int, dialect: Dialect) -> Exception:
     shown = block.data[max(0, place - 10) : place + 10].decode("utf-8", "replace").splitlines()
     return block.error(
-        FormatError,
-        place,
         f"text follows a closing quote, as in {' '.join(shown)!r}. Write a quote within a value as "
-        f"{marks.quote * 2}; Spark does so with .option('escape', '\"'). If quotes have no meaning in this file, give "
-        "settings={'quote': ''}",
+        f"{dialect.quote * 2}; Spark does so with .option('escape', '\"'). If quotes have no meaning in this file, "
+        "give settings={'quote': ''}",
+        place,
     )

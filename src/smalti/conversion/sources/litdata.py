@@ -1,7 +1,7 @@
 """Chunks of LitData (`litdata.optimize`), read by their own format: neither litdata nor torch is needed.
 
     index.json    chunks, and config: form of the samples, compression
-    a chunk       samples leaf by leaf (`litdata_items`), or as the rows of an Arrow table (`Rows`)
+    a chunk       samples leaf by leaf (`litdata_items`), or as the rows of an Arrow table (`ChunkOfRows`)
 
 A sample that is a dict gives a column for each key, `a.b` for a nested one that is stored leaf by leaf; of a list or
 tuple the columns are named by number, and a single leaf is `value`. Pickles are refused: to read them runs code. Chunks
@@ -20,9 +20,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.files import PartOfFile, StoredFile, is_file_name, marks_of
+from smalti.conversion.files import StoredFile, is_file_name, marks_of
 from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
-from smalti.conversion.sources.litdata_items import ADVICE, Chunk, ChunkData, Items, item_columns
+from smalti.conversion.sources.litdata_items import ADVICE, Chunk, ChunkData, ChunkOfItems, item_columns
 from smalti.errors import FormatError, SchemaError, StoreNotFound
 from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES
@@ -38,25 +38,57 @@ _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Samples that are the rows of Arrow tables, and their columns."""
+class ChunkOfRows(Chunk):
+    """The samples of a chunk that are the rows of an Arrow table."""
 
-    schema: pa.Schema
+    schema: pa.Schema = field(repr=False)
 
-    def batches(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        """Yield the samples of a chunk in order.
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the samples in order; memory holds one chunk.
 
         Raises:
             FormatError: The chunk is damaged, or has samples of another form.
         """
-        content = chunk.read()
+        content = self.read()
         count = 0
-        for batch in _batches(content):
+        for batch in self._tables(content):
             count += batch.num_rows
-            arrays = [_column(chunk, batch, field) for field in self.schema]
+            arrays = [self._column(batch, field) for field in self.schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        if count != content.num_items:
-            raise chunk.damaged(f"its table has {count} rows, and {content.num_items} samples are declared")
+        expected = len(content.offsets) - 1
+        if count != expected:
+            raise self.damaged(f"its table has {count} rows, and {expected} samples are declared")
+
+    def _tables(self, content: ChunkData) -> Iterator[pa.RecordBatch]:
+        table = content.table()
+        if table is None:
+            raise self.damaged("its samples are stored as items, and those of the first chunk as an Arrow table")
+        source = pa.py_buffer(table)
+        try:
+            if bytes(table[: len(_FILE)]) == _FILE:
+                file = pa.ipc.open_file(source)
+                batches = (file.get_batch(number) for number in range(file.num_record_batches))
+            else:
+                batches = iter(pa.ipc.open_stream(source))
+            for batch in batches:
+                batch.validate(full=True)
+                yield batch
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self.damaged(f"its Arrow table: {str(error)[:200]}") from error
+
+    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        place = batch.schema.get_field_index(field.name)
+        if place < 0:
+            return pa.nulls(batch.num_rows, field.type)
+        try:
+            return cast_array(plain_array(batch.column(place)), field.type)
+        except pa.ArrowException as error:
+            raise FormatError(
+                f"{self.file.url}: column {field.name!r} is {batch.column(place).type} there, and the index describes "
+                f"it as {field.type}: {str(error)[:200]}; leave it out with `columns`, or {ADVICE}",
+                column=field.name,
+                key=self.file.key,
+            ) from error
 
 
 def row_columns(where: str, types: Any, names: Sequence[str] | None) -> pa.Schema:
@@ -99,39 +131,6 @@ def _arrow_type(described: Any, depth: int) -> pa.DataType | None:
     return _KINDS.get(kind) if isinstance(kind, str) else None
 
 
-def _batches(content: ChunkData) -> Iterator[pa.RecordBatch]:
-    table = content.table()
-    if table is None:
-        raise content.chunk.damaged("its samples are stored as items, and those of the first chunk as an Arrow table")
-    source = pa.py_buffer(table)
-    try:
-        if bytes(table[: len(_FILE)]) == _FILE:
-            file = pa.ipc.open_file(source)
-            batches = (file.get_batch(number) for number in range(file.num_record_batches))
-        else:
-            batches = iter(pa.ipc.open_stream(source))
-        for batch in batches:
-            batch.validate(full=True)
-            yield batch
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise content.chunk.damaged(f"its Arrow table: {str(error)[:200]}") from error
-
-
-def _column(chunk: Chunk, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    place = batch.schema.get_field_index(field.name)
-    if place < 0:
-        return pa.nulls(batch.num_rows, field.type)
-    try:
-        return cast_array(plain_array(batch.column(place)), field.type)
-    except pa.ArrowException as error:
-        raise FormatError(
-            f"{chunk.file.url}: column {field.name!r} is {batch.column(place).type} there, and the index describes it "
-            f"as {field.type}: {str(error)[:200]}; leave it out with `columns`, or {ADVICE}",
-            column=field.name,
-            key=chunk.file.key,
-        ) from error
-
-
 _INDEX = "index.json"
 
 
@@ -156,13 +155,15 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     compression = None if config.get("compression") is None else str(config["compression"]).partition(":")[0]
     chunks = tuple(_chunks(store, index["chunks"], compression))
     first = chunks[0].read() if chunks else None
-    samples: Items | Rows
+    parts: list[ChunkOfRows] | list[ChunkOfItems]
     if first is not None and first.table() is not None:
-        samples = Rows(row_columns(store.url, config.get("types"), options.columns))
+        schema = row_columns(store.url, config.get("types"), options.columns)
+        parts = [ChunkOfRows(**vars(chunk), schema=schema) for chunk in chunks]
     else:
-        samples = item_columns(store.url, config, first, options.columns)
-    parts = [ChunkPart(chunk.file, chunk, samples) for chunk in chunks]
-    return OpenedSource(store.url, samples.schema, parts, partial(marks_of, [chunk.file for chunk in chunks]))
+        num_leaves, columns = item_columns(store.url, config, first, options.columns)
+        schema = pa.schema([column.field for column in columns])
+        parts = [ChunkOfItems(**vars(chunk), num_leaves=num_leaves, columns=columns) for chunk in chunks]
+    return OpenedSource(store.url, schema, parts, partial(marks_of, [chunk.file for chunk in chunks]))
 
 
 def _read_index(store: Store) -> dict[str, Any]:
@@ -202,20 +203,3 @@ def _chunks(store: Store, entries: Sequence[Any], compression: str | None) -> It
                 f"{store.locate(name)}: the index names this chunk, which is missing", key=name
             ) from error
         yield Chunk(file, compression, count if type(count) is int else None)
-
-
-@dataclass(frozen=True)
-class ChunkPart(PartOfFile):
-    """The samples of one chunk."""
-
-    file: StoredFile
-    chunk: Chunk
-    samples: Items | Rows = field(repr=False)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the samples in order; memory holds one chunk.
-
-        Raises:
-            FormatError: The chunk is damaged.
-        """
-        yield from self.samples.batches(self.chunk)

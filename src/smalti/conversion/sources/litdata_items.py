@@ -13,7 +13,7 @@ a table       an Arrow file or stream | uint32 size of it | LDARW01 and a zero b
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from smalti.conversion.files import StoredFile, read_some
+from smalti.conversion.files import PartOfFile, StoredFile, read_some
 from smalti.conversion.source import check_columns
 from smalti.errors import FormatError, SchemaError, SmaltiError
 from smalti.format import parse_encoding
@@ -38,7 +38,7 @@ _TAIL_BYTES = 4 + len(_MAGIC)
 
 
 @dataclass(frozen=True)
-class Chunk:
+class Chunk(PartOfFile):
     """A chunk that the index names."""
 
     file: StoredFile
@@ -105,18 +105,13 @@ class ChunkData:
     offsets: Sequence[int]
     """Begin of each item, and the end of the last one."""
 
-    @property
-    def num_items(self) -> int:
-        """Number of samples."""
-        return len(self.offsets) - 1
-
     def table(self) -> memoryview | None:
         """Return the Arrow file of the rows, if the samples are stored there and not as items.
 
         Raises:
             FormatError: Its size does not fit the chunk.
         """
-        has_items = self.num_items == 0 or self.offsets[0] != self.offsets[-1]
+        has_items = len(self.offsets) == 1 or self.offsets[0] != self.offsets[-1]
         if has_items or bytes(self.data[-len(_MAGIC) :]) != _MAGIC:
             return None
         end = len(self.data) - _TAIL_BYTES
@@ -127,48 +122,64 @@ class ChunkData:
 
 
 _BATCH_BYTES = 32 << 20
-# Their tables of element types, by number.
-_NUMPY = (
-    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-)  # fmt: skip
-_TORCH = {
-    0: "float32", 1: "float32", 2: "float64", 3: "float64", 8: "float16", 9: "float16", 11: "uint8", 12: "int8",
-    13: "int16", 14: "int16", 15: "int32", 16: "int32", 17: "int64", 18: "int64", 20: "uint16",
+_ARRAYS: dict[str, tuple[str, str, dict[int, str]]] = {
+    "numpy": ("<", "an array", dict(enumerate((
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    )))),
+    "tensor": (">", "a tensor", {
+        0: "float32", 1: "float32", 2: "float64", 3: "float64", 8: "float16", 9: "float16", 11: "uint8", 12: "int8",
+        13: "int16", 14: "int16", 15: "int32", 16: "int32", 17: "int64", 18: "int64", 20: "uint16",
+    }),
 }  # fmt: skip
+"""By serializer of arrays: the order of the bytes of its header, a name for messages, element types by their number."""
 _FILES = frozenset({"bytes", "video", "audio", "pdf", "nifti", "mesh", "tifffile", "file"})
 
 
 @dataclass(frozen=True)
-class Items:
-    """The columns of samples that are stored leaf by leaf."""
+class LeafColumn:
+    """The column of one leaf."""
+
+    field: pa.Field
+    place: int
+    format: str
+
+    def array(self, contents: Sequence[bytes]) -> pa.Array:
+        """Return the values of a batch.
+
+        Raises:
+            ValueError, struct.error: A content is no such value.
+        """
+        read = _READERS.get(self.format.partition(":")[0])
+        values = contents if read is None else [read(content, self.format) for content in contents]
+        return pa.array(values, self.field.type)
+
+
+@dataclass(frozen=True)
+class ChunkOfItems(Chunk):
+    """The samples of a chunk that are stored leaf by leaf."""
 
     num_leaves: int
-    columns: "tuple[LeafColumn, ...]"
+    columns: tuple[LeafColumn, ...] = field(repr=False)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns with their encodings."""
-        return pa.schema([column.field for column in self.columns])
-
-    def batches(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        """Yield the samples of a chunk in order; memory holds one chunk.
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the samples in order; memory holds one chunk.
 
         Raises:
             FormatError: The chunk is damaged.
         """
         items: list[list[bytes]] = []
         num_bytes = before = 0
-        for item in leaves_of(chunk.read(), self.num_leaves):
+        for item in leaves_of(self.read(), self.num_leaves):
             items.append(item)
             num_bytes += sum(map(len, item))
             if num_bytes >= _BATCH_BYTES:
-                yield self._batch(chunk, items, before)
+                yield self._batch(items, before)
                 before += len(items)
                 items, num_bytes = [], 0
         if items:
-            yield self._batch(chunk, items, before)
+            yield self._batch(items, before)
 
-    def _batch(self, chunk: Chunk, items: Sequence[Sequence[bytes]], before: int) -> pa.RecordBatch:
+    def _batch(self, items: Sequence[Sequence[bytes]], before: int) -> pa.RecordBatch:
         arrays = []
         for column in self.columns:
             contents = [item[column.place] for item in items]
@@ -177,31 +188,29 @@ class Items:
             except (ValueError, struct.error, IndexError, KeyError, RecursionError, pa.ArrowException) as error:
                 reason = error.message if isinstance(error, SmaltiError) else str(error)
                 raise FormatError(
-                    f"{chunk.file.url}, items {before} to {before + len(items) - 1}: a value of column "
+                    f"{self.file.url}, items {before} to {before + len(items) - 1}: a value of column "
                     f"{column.field.name!r} is no {column.format}: {reason[:200]}",
                     column=column.field.name,
-                    key=chunk.file.key,
+                    key=self.file.key,
                 ) from error
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field for column in self.columns]))
 
 
-def item_columns(where: str, config: Mapping[str, Any], first: ChunkData | None, wanted: Sequence[str] | None) -> Items:
-    """Return the columns of samples that are stored leaf by leaf, by the configuration in the index.
+def item_columns(
+    where: str, config: Mapping[str, Any], first: ChunkData | None, wanted: Sequence[str] | None
+) -> tuple[int, tuple[LeafColumn, ...]]:
+    """Return the number of leaves of a sample, and the columns of those that are read, by the index.
 
     Raises:
         FormatError: The configuration cannot be read.
         SchemaError: A leaf is pickled or cannot be stored; or there is no such column.
     """
     names, formats = _leaves(where, config)
+    check_columns(where, wanted or (), names)
     head = None if first is None else next(leaves_of(first, len(names)), None)
-    columns = {name: _column(name, place, formats[place], head) for place, name in enumerate(names)}
-    if wanted is not None:
-        check_columns(where, wanted, columns)
-        columns = {name: columns[name] for name in wanted}
-    for column in columns.values():
-        if column.fault:
-            raise SchemaError(f"{where}: {column.fault}", column=column.field.name)
-    return Items(len(names), tuple(columns.values()))
+    chosen = dict.fromkeys(names if wanted is None else wanted)
+    places = [names.index(name) for name in chosen]
+    return len(names), tuple(_column(where, names[at], at, formats[at], head) for at in places)
 
 
 def _leaves(where: str, config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -255,58 +264,34 @@ def leaves_of(content: ChunkData, num_leaves: int) -> Iterator[list[bytes]]:
         yield [bytes(content.data[low:high]) for low, high in pairwise(ends)]
 
 
-@dataclass(frozen=True)
-class LeafColumn:
-    """The column of one leaf."""
+def _column(where: str, name: str, place: int, written: str, first: Sequence[bytes] | None) -> LeafColumn:
+    """Return the column of a leaf, by its serializer and its first value.
 
-    field: pa.Field
-    place: int
-    format: str
-    fault: str = ""
-    """Reason why it cannot be read; empty if it can."""
-
-    def array(self, contents: Sequence[bytes]) -> pa.Array:
-        """Return the values of a batch.
-
-        Raises:
-            ValueError, struct.error: A content is no such value.
-        """
-        family, _, code = self.format.partition(":")
-        read = _READERS.get(family)
-        values = contents if read is None else [read(content, code) for content in contents]
-        return pa.array(values, self.field.type)
-
-
-def _column(name: str, place: int, written: str, first: Sequence[bytes] | None) -> LeafColumn:
-    """Return the column of a leaf, by its serializer and its first value."""
+    Raises:
+        SchemaError: It is pickled, or cannot be stored.
+    """
     family, _, code = written.partition(":")
-    head = None if first is None else first[place]
-    kind, encoding, fault = pa.binary(), None, ""
-    if family in _PLAIN:
-        kind = _PLAIN[family]
-    elif family in ("no_header_numpy", "no_header_tensor", "numpy", "tensor"):
-        encoding, fault = _array_encoding(name, family, code, head)
+    head = b"" if first is None else first[place]
+    kind, encoding, fault = _PLAIN.get(family, pa.binary()), None, ""
+    if family.removeprefix("no_header_") in _ARRAYS:
+        order, _, dtypes = _ARRAYS[family.removeprefix("no_header_")]
+        try:
+            number = int(code) if code else struct.unpack_from(f"{order}I", head)[0]
+            encoding = f"ndarray:{dtypes[number]}"
+        except (ValueError, KeyError, struct.error):
+            fault = f"column {name!r} has arrays of a type that cannot be stored; leave it out with `columns`"
     elif family in ("jpeg", "jpeg_array", "pil", "json"):
         encoding = family
     elif family == "image":
-        starts = b"" if head is None else head[:4]
-        encoding = "jpeg" if starts.startswith(b"\xff\xd8\xff") else "png" if starts == b"\x89PNG" else None
+        encoding = "jpeg" if head.startswith(b"\xff\xd8\xff") else "png" if head.startswith(b"\x89PNG") else None
     elif family == "pickle":
         fault = f"column {name!r} is pickled, and to read a pickle runs code; leave it out with `columns`, or {ADVICE}"
-    elif family not in _FILES:
+    elif family not in _FILES and family not in _PLAIN:
         fault = f"column {name!r} has the serializer {family!r}, which is not read; leave it out, or {ADVICE}"
+    if fault:
+        raise SchemaError(f"{where}: {fault}", column=name)
     notes = None if encoding is None else {STORED_AS: encoding.encode()}
-    return LeafColumn(pa.field(name, kind, nullable=False, metadata=notes), place, written, fault)
-
-
-def _array_encoding(name: str, family: str, code: str, head: bytes | None) -> tuple[str | None, str]:
-    """Return the encoding of a column of arrays, and why it cannot be stored."""
-    try:
-        number = int(code) if code else struct.unpack_from("<I" if family == "numpy" else ">I", head or b"")[0]
-        dtype = _NUMPY[number] if family.endswith("numpy") else _TORCH[number]
-    except (ValueError, IndexError, KeyError, struct.error):
-        return None, f"column {name!r} has arrays of a type that cannot be stored; leave it out with `columns`"
-    return f"ndarray:{dtype}", ""
+    return LeafColumn(pa.field(name, kind, nullable=False, metadata=notes), place, written)
 
 
 _PLAIN = {
@@ -318,30 +303,22 @@ _PLAIN = {
 }
 
 
-def _flat_array(content: bytes, dtype: str) -> bytes:
-    """Return the stored bytes of an array of one axis."""
-    return parse_encoding(f"ndarray:{dtype}").encode(np.frombuffer(content, dtype))
-
-
-def _numpy(content: bytes, _: str) -> bytes:
-    number, ndim = struct.unpack_from("<II", content)
-    if ndim > 32 or number >= len(_NUMPY):
-        raise ValueError("an array of a type that cannot be stored")
-    shape = struct.unpack_from(f"<{ndim}I", content, 8)
-    return _shaped(content[8 + 4 * ndim :], _NUMPY[number], shape)
-
-
-def _tensor(content: bytes, _: str) -> bytes:
-    number, ndim = struct.unpack_from(">II", content)
-    if ndim > 32 or number not in _TORCH:
-        raise ValueError("a tensor of a type that cannot be stored")
-    shape = struct.unpack_from(f">{ndim}I", content, 8)
-    return _shaped(content[8 + 4 * ndim :], _TORCH[number], shape)
-
-
-def _shaped(content: bytes, dtype: str, shape: tuple[int, ...]) -> bytes:
-    if not shape:
-        raise ValueError("an array without axes: make it a number")
+def _array(content: bytes, written: str) -> bytes:
+    """Return the stored bytes of an array; type and shape are before it, or it has one axis and the type is `code`."""
+    family, _, code = written.partition(":")
+    order, noun, dtypes = _ARRAYS[family.removeprefix("no_header_")]
+    shape: tuple[int, ...] = (-1,)
+    if family.startswith("no_header_"):
+        number = int(code)
+    else:
+        number, ndim = struct.unpack_from(f"{order}II", content)
+        if ndim > 32 or number not in dtypes:
+            raise ValueError(f"{noun} of a type that cannot be stored")
+        shape = struct.unpack_from(f"{order}{ndim}I", content, 8)
+        if not shape:
+            raise ValueError("an array without axes: make it a number")
+        content = content[8 + 4 * ndim :]
+    dtype = dtypes[number]
     return parse_encoding(f"ndarray:{dtype}").encode(np.frombuffer(content, dtype).reshape(shape))
 
 
@@ -355,83 +332,76 @@ def _json(content: bytes, _: str) -> bytes:
     """Return JSON text: as it is, or of the compact form that newer releases write."""
     if content[:1] > b"\x20":
         return content
-    value, end = _Compact(content).value(0)
-    if end != len(content):
+    reader = _Compact(content)
+    value = reader.value()
+    if reader.at != len(content):
         raise ValueError("something follows the end of a nested value")
     return parse_encoding("json").encode(value)
 
 
 class _Compact:
-    """Nested values in the compact form of LitData: a tag, a number of items, the items."""
+    """Reads nested values in the compact form of LitData: a tag, a number of items, the items."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self.at = 0
+        """Place of the next byte."""
 
-    def value(self, at: int) -> tuple[Any, int]:
-        """Return the value at a place, and its end."""
-        tag = self._data[at]
+    def value(self) -> Any:
+        """Return the next value."""
+        tag = self._take("<B")[0]
         if tag in (7, 8, 9, 10, 11):
-            return self._single(tag - 7, at + 1)
-        count, at = self._count(at + 1)
-        if count > len(self._data):
-            raise ValueError("a number of items beyond the end")
+            return self._single(tag - 7)
+        count = self._count("items")
         if tag == 0:
-            return json.loads(self._data[at : at + count]), at + count
+            return json.loads(self._bytes(count))
         if tag in (2, 3):
-            numbers = struct.unpack_from(f"<{count}{'q' if tag == 2 else 'd'}", self._data, at)
-            return list(numbers), at + 8 * count
+            return list(self._take(f"<{count}{'q' if tag == 2 else 'd'}"))
         if tag == 4:
-            return [bool(each) for each in self._data[at : at + count]], at + count
-        found: list[Any] = []
+            return [bool(each) for each in self._bytes(count)]
         if tag == 6:
-            return self._records(count, at)
+            return self._records(count)
+        found: list[Any] = []
         for _ in range(count):
-            key, at = self._text(at)
-            item: Any = key
-            if tag == 5:
-                inner, at = self.value(at)
-                item = (key, inner)
-            found.append(item)
+            key = self._text()
+            found.append((key, self.value()) if tag == 5 else key)
         if tag not in (1, 5):
             raise ValueError(f"a nested value with the unknown tag {tag}")
-        return (unique_keys(found) if tag == 5 else found), at
+        return unique_keys(found) if tag == 5 else found
 
-    def _single(self, kind: int, at: int) -> tuple[Any, int]:
-        """Return a single value: 0 text, 1 integer, 2 float, 3 truth value, 4 nothing."""
-        if kind == 0:
-            return self._text(at)
-        if kind == 3:
-            return bool(self._data[at]), at + 1
-        if kind == 4:
-            return None, at
-        return struct.unpack_from("<q" if kind == 1 else "<d", self._data, at)[0], at + 8
-
-    def _records(self, count: int, at: int) -> tuple[list[dict[str, Any]], int]:
-        num_keys, at = self._count(at)
-        if num_keys > len(self._data):
-            raise ValueError("a number of keys beyond the end")
-        keys = []
-        for _ in range(num_keys):
-            key, at = self._text(at)
-            keys.append(key)
+    def _records(self, count: int) -> list[dict[str, Any]]:
+        keys = [self._text() for _ in range(self._count("keys"))]
         unique_keys([(key, None) for key in keys])
-        rows: list[dict[str, Any]] = []
-        for _ in range(count):
-            row = {}
-            for key in keys:
-                kind = (self._data[at] - 0x11) % 256  # 0x10 is nothing
-                row[key], at = self._single(4 if kind == 255 else kind, at + 1)
-            rows.append(row)
-        return rows, at
+        return [{key: self._single(self._take("<B")[0] - 0x11) for key in keys} for _ in range(count)]
 
-    def _count(self, at: int) -> tuple[int, int]:
-        return int(struct.unpack_from("<I", self._data, at)[0]), at + 4
+    def _single(self, kind: int) -> Any:
+        """Return a single value: 0 text, 1 integer, 2 float, 3 truth value, 4 and -1 nothing."""
+        if kind == 0:
+            return self._text()
+        if kind == 3:
+            return bool(self._take("<B")[0])
+        return None if kind in (-1, 4) else self._take("<q" if kind == 1 else "<d")[0]
 
-    def _text(self, at: int) -> tuple[str, int]:
-        length, at = self._count(at)
-        if at + length > len(self._data):
+    def _text(self) -> str:
+        length = self._take("<I")[0]
+        if self.at + length > len(self._data):
             raise ValueError("a text beyond the end")
-        return self._data[at : at + length].decode("utf-8"), at + length
+        return self._bytes(length).decode("utf-8")
+
+    def _count(self, what: str) -> int:
+        count: int = self._take("<I")[0]
+        if count > len(self._data):
+            raise ValueError(f"a number of {what} beyond the end")
+        return count
+
+    def _bytes(self, count: int) -> bytes:
+        self.at += count
+        return self._data[self.at - count : self.at]
+
+    def _take(self, layout: str) -> tuple[Any, ...]:
+        found = struct.unpack_from(layout, self._data, self.at)
+        self.at += struct.calcsize(layout)
+        return found
 
 
 _READERS: dict[str, Callable[[bytes, str], Any]] = {
@@ -441,8 +411,8 @@ _READERS: dict[str, Callable[[bytes, str], Any]] = {
     "float": lambda content, _: struct.unpack("<d", content)[0],
     "bool": _truth,
     "json": _json,
-    "numpy": _numpy,
-    "tensor": _tensor,
-    "no_header_numpy": lambda content, code: _flat_array(content, _NUMPY[int(code)]),
-    "no_header_tensor": lambda content, code: _flat_array(content, _TORCH[int(code)]),
+    "numpy": _array,
+    "tensor": _array,
+    "no_header_numpy": _array,
+    "no_header_tensor": _array,
 }

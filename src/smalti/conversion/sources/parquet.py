@@ -6,7 +6,6 @@ of the Hugging Face Hub say in their metadata which columns are images and class
 """
 
 import datetime as dt
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFiles, list_files
+from smalti.conversion.files import SourceFiles, StoredFile, list_files
 from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
 from smalti.conversion.sources.huggingface import HuggingFaceColumn, dataset_columns, features_in
 from smalti.conversion.sources.parquet_files import (
@@ -34,7 +33,6 @@ from smalti.conversion.sources.parquet_files import (
 )
 from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format.index import MAX_INDEX_BYTES
-from smalti.storage import Store
 from smalti.writer.tables.plain import cast_array, plain_array, plain_type
 
 _SUMMARY = "_metadata"
@@ -85,10 +83,98 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     found = list_files(place, options.storage_options).wanted(_is_wanted, what=what)
     if not found.pattern:
         _refuse_tables(found)
-    rows = _Rows(found, options)
+    with ThreadPoolExecutor(min(_READERS, len(found.files)), thread_name_prefix="smalti-footer") as pool:
+        footers = list(pool.map(lambda file: read_footer(found.store, file.key, file.num_bytes), found.files))
+    texts = partition_texts(found.names(), found.store.locate)
+    values = {name: first_type(column, _PARTITION_TYPES) for name, column in texts.items()}
+    stored = _joint_schema(found, footers)
+    for name, column in values.items():
+        field, place = pa.field(name, column.type), stored.get_field_index(name)
+        stored = stored.append(field) if place < 0 else stored.set(place, field)
+    if options.columns is not None:
+        check_columns(found.url, options.columns, stored.names)
+        stored = pa.schema([stored.field(name) for name in dict.fromkeys(options.columns)])
+    features = {name: each for name, each in _features(found, footers).items() if name not in values}
+    schema, files_in = _described(found, _parts(found, footers, stored, values, {}), stored, features)
     if not found.pattern:
-        _check_summary(found, rows.footers)
-    return found.source(rows.schema, rows.parts())
+        _check_summary(found, footers)
+    return found.source(schema, list(_parts(found, footers, stored, values, files_in)))
+
+
+def _parts(
+    found: SourceFiles,
+    footers: Sequence[Footer],
+    stored: pa.Schema,
+    values: Mapping[str, pa.Array],
+    files_in: Mapping[str, HuggingFaceColumn],
+) -> Iterator["ParquetPart"]:
+    """Yield one part per row group that has rows."""
+    is_fixed = all(pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_null(kind) for kind in stored.types)
+    most_rows = _BATCH_ROWS if is_fixed else _BATCH_ROWS_OF_TEXT
+    for place, (file, footer) in enumerate(zip(found.each(), footers, strict=True)):
+        of_file = {name: column[place] for name, column in values.items() if name in stored.names}
+        raw_bytes = max(1, sum(group.num_bytes for group in footer.groups))
+        for number, group in enumerate(footer.groups):
+            if group.num_rows:
+                num_bytes = footer.num_bytes * group.num_bytes // raw_bytes
+                rows = max(1, min(most_rows, _BATCH_BYTES * group.num_rows // max(1, group.num_bytes)))
+                yield ParquetPart(
+                    file, footer.digest, number, group.num_rows, num_bytes, rows, stored, of_file, files_in
+                )
+
+
+def _joint_schema(found: SourceFiles, footers: Sequence[Footer]) -> pa.Schema:
+    joint = _plain(footers[0].schema)
+    for footer in footers[1:]:
+        schema = _plain(footer.schema)
+        if schema.equals(joint):
+            continue
+        try:
+            joint = pa.unify_schemas([joint, schema], promote_options="permissive")
+        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            raise SmaltiError(
+                f"{found.store.locate(footer.key)} has other columns than {footers[0].key} and files "
+                f"between: {error}. Convert them on their own, or rewrite one with the types of the other",
+                key=footer.key,
+            ) from error
+    return joint
+
+
+def _features(found: SourceFiles, footers: Sequence[Footer]) -> Mapping[str, Any]:
+    """Return the features of the dataset, if `datasets` wrote the files; the same for all of them."""
+    first = footers[0]
+    features = features_in(first.schema, found.store.locate(first.key))
+    for footer in footers[1:]:
+        others = features_in(footer.schema, found.store.locate(footer.key))
+        differing = [name for name in others if name in features and others[name] != features[name]]
+        if differing:
+            raise SchemaError(
+                f"{found.store.locate(footer.key)} describes column {differing[0]!r} in another way than "
+                f"{first.key}, such as by other names of classes; convert them on their own",
+                column=differing[0],
+            )
+    splits = splits_of_hub(found.names()) if features and not found.pattern else []
+    if len(splits) > 1:
+        raise VersionNotFound(
+            f"{found.url} has the splits {', '.join(splits)}: choose one by a pattern of its files, such as "
+            f"{found.url}/**/{splits[0]}-*.parquet"
+        )
+    return features
+
+
+def _described(
+    found: SourceFiles, parts: Iterator["ParquetPart"], stored: pa.Schema, features: Mapping[str, Any]
+) -> tuple[pa.Schema, dict[str, HuggingFaceColumn]]:
+    """Return the columns of the batches, with what features and first rows say of them, and those that hold files."""
+    if not features:
+        return stored, {}
+    columns = dataset_columns(found.url, stored, features, None, ())
+    files_in = {column.name: column for column in columns if column.is_file}
+    if files_in:
+        batches = (batch for part in parts for batch in part.stored(list(files_in), _SEARCHED_ROWS))
+        columns = dataset_columns(found.url, stored, features, None, batches)
+    fields = [column.field if column.name in features else field for column, field in zip(columns, stored, strict=True)]
+    return pa.schema(fields), files_in
 
 
 def _refuse_tables(found: SourceFiles) -> None:
@@ -129,110 +215,6 @@ def _check_summary(found: SourceFiles, footers: Sequence[Footer]) -> None:
             raise FormatError(f"{where} lists {key} with {rows} rows, {state}; {advice}", key=key)
 
 
-class _Rows:
-    """The rows of Parquet files, in the order of their names."""
-
-    def __init__(self, found: SourceFiles, options: SourceOptions) -> None:
-        self.found = found
-        with ThreadPoolExecutor(min(_READERS, len(found.files)), thread_name_prefix="smalti-footer") as pool:
-            self.footers = list(pool.map(lambda file: read_footer(found.store, file.key, file.num_bytes), found.files))
-        texts = partition_texts(found.names(), found.store.locate)
-        self._values = {name: first_type(column, _PARTITION_TYPES) for name, column in texts.items()}
-        joint = _with_partitions(self._joint_schema(), self._values)
-        if options.columns is not None:
-            check_columns(found.url, options.columns, joint.names)
-            joint = pa.schema([joint.field(name) for name in dict.fromkeys(options.columns)])
-        self._stored = joint
-        features = self._features()
-        self._files_in = self._file_columns(features) if features else {}
-        self.schema = self._described(features)
-
-    def parts(self) -> Sequence["ParquetPart"]:
-        """Return one part per row group."""
-        return [part for place in range(len(self.footers)) for part in self._parts_of(place, self._files_in)]
-
-    def _parts_of(self, place: int, files_in: Mapping[str, HuggingFaceColumn]) -> Iterator["ParquetPart"]:
-        footer = self.footers[place]
-        values = {name: column[place] for name, column in self._values.items() if name in self._stored.names}
-        raw_bytes = max(1, sum(group.num_bytes for group in footer.groups))
-        most_rows = _BATCH_ROWS if all(map(_is_fixed, self._stored.types)) else _BATCH_ROWS_OF_TEXT
-        for number, group in enumerate(footer.groups):
-            if group.num_rows:
-                stored = footer.num_bytes * group.num_bytes // raw_bytes
-                rows = max(1, min(most_rows, _BATCH_BYTES * group.num_rows // max(1, group.num_bytes)))
-                yield ParquetPart(
-                    self.found.store,
-                    footer.key,
-                    footer.num_bytes,
-                    footer.digest,
-                    number,
-                    group.num_rows,
-                    stored,
-                    rows,
-                    self._stored,
-                    values,
-                    files_in,
-                )
-
-    def _joint_schema(self) -> pa.Schema:
-        joint = _plain(self.footers[0].schema)
-        for footer in self.footers[1:]:
-            schema = _plain(footer.schema)
-            if schema.equals(joint):
-                continue
-            try:
-                joint = pa.unify_schemas([joint, schema], promote_options="permissive")
-            except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-                raise SmaltiError(
-                    f"{self.found.store.locate(footer.key)} has other columns than {self.footers[0].key} and files "
-                    f"between: {error}. Convert them on their own, or rewrite one with the types of the other",
-                    key=footer.key,
-                ) from error
-        return joint
-
-    def _features(self) -> Mapping[str, Any]:
-        """Return the features of the dataset, if `datasets` wrote the files; the same for all of them."""
-        first = self.footers[0]
-        features = features_in(first.schema, self.found.store.locate(first.key))
-        for footer in self.footers[1:]:
-            others = features_in(footer.schema, self.found.store.locate(footer.key))
-            differing = [name for name in others if name in features and others[name] != features[name]]
-            if differing:
-                raise SchemaError(
-                    f"{self.found.store.locate(footer.key)} describes column {differing[0]!r} in another way than "
-                    f"{first.key}, such as by other names of classes; convert them on their own",
-                    column=differing[0],
-                )
-        splits = splits_of_hub(self.found.names()) if features and not self.found.pattern else []
-        if len(splits) > 1:
-            raise VersionNotFound(
-                f"{self.found.url} has the splits {', '.join(splits)}: choose one by a pattern of its files, such as "
-                f"{self.found.url}/**/{splits[0]}-*.parquet"
-            )
-        return features
-
-    def _file_columns(self, features: Mapping[str, Any]) -> dict[str, HuggingFaceColumn]:
-        """Return the columns of images, audio and other files."""
-        return {
-            column.name: column
-            for column in dataset_columns(self.found.url, self._stored, features, None, ())
-            if column.is_file and column.name not in self._values
-        }
-
-    def _described(self, features: Mapping[str, Any]) -> pa.Schema:
-        """Return the columns of the batches, with what the features and the first rows say of them."""
-        if not features:
-            return self._stored
-        parts = (part for place in range(len(self.footers)) for part in self._parts_of(place, {}))
-        batches = (batch for part in parts for batch in part.stored(list(self._files_in), _SEARCHED_ROWS))
-        columns = dataset_columns(self.found.url, self._stored, features, None, batches if self._files_in else ())
-        fields = [
-            column.field if column.name in features and column.name not in self._values else field
-            for column, field in zip(columns, self._stored, strict=True)
-        ]
-        return pa.schema(fields)
-
-
 def _plain(schema: pa.Schema) -> pa.Schema:
     """Return the schema in types without dictionaries and views, with the metadata that Smalti knows."""
     fields = []
@@ -246,9 +228,7 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 class ParquetPart:
     """One row group of a file."""
 
-    store: Store
-    key: str
-    file_bytes: int
+    file: StoredFile
     digest: str
     """Digest of the footer."""
     group: int
@@ -269,12 +249,12 @@ class ParquetPart:
     @property
     def name(self) -> str:
         """File and row group."""
-        return f"{self.key}, row group {self.group}"
+        return f"{self.file.key}, row group {self.group}"
 
     @property
     def where(self) -> str:
         """Address of the file, and row group."""
-        return f"{self.store.locate(self.key)}, row group {self.group}"
+        return f"{self.file.url}, row group {self.group}"
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the row group.
@@ -289,13 +269,15 @@ class ParquetPart:
             yield pa.RecordBatch.from_arrays(arrays, self.columns.names)
             count += batch.num_rows
         if count != self.num_rows:
-            raise FormatError(f"{self.where}: it has {count} rows, and its footer says {self.num_rows}", key=self.key)
+            raise FormatError(
+                f"{self.where}: it has {count} rows, and its footer says {self.num_rows}", key=self.file.key
+            )
 
     def stored(self, wanted: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns, as they are stored."""
         streams = self.num_bytes > _MAX_WHOLE_BYTES
-        metadata = metadata_of(self.store, self.key, self.file_bytes, self.digest)
-        with open_rows(self.store, self.key, self.file_bytes, metadata=metadata, streams=streams) as file:
+        place = self.file.store, self.file.key, self.file.num_bytes
+        with open_rows(*place, metadata=metadata_of(*place, self.digest), streams=streams) as file:
             present = set(file.schema_arrow.names)
             names = [name for name in wanted if name in present and name not in self.values]
             batches = file.iter_batches(batch_rows, [self.group], names, use_threads=False)
@@ -308,7 +290,7 @@ class ParquetPart:
                     raise FormatError(
                         f"{self.where} cannot be read: {str(error)[:300]}; the file is damaged or encrypted: fetch or "
                         "write it again",
-                        key=self.key,
+                        key=self.file.key,
                     ) from error
                 if batch is None:
                     return
@@ -318,44 +300,22 @@ class ParquetPart:
         if field.name in self.values:
             return pa.repeat(pa.scalar(self.values[field.name], field.type), batch.num_rows)
         place = batch.schema.get_field_index(field.name)
-        array = pa.nulls(batch.num_rows, field.type) if place < 0 else self._cast(batch.column(place), field)
-        return self.files_in[field.name].array(array, self.where) if field.name in self.files_in else array
-
-    def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        array = pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
         try:
-            return cast_array(plain_array(array), field.type)
+            cast = cast_array(plain_array(array), field.type)
         except pa.ArrowException as error:
             raise SchemaError(
                 f"{self.name}: column {field.name!r} is {array.type} in this file and {field.type} in others, and a "
                 f"value does not fit: {error}",
                 column=field.name,
             ) from error
+        return self.files_in[field.name].array(cast, self.where) if field.name in self.files_in else cast
 
 
-def _is_fixed(kind: pa.DataType) -> bool:
-    """Return whether all values of a plain type have the same size."""
-    return bool(pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_null(kind))
-
-
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
-        raise ValueError(text)
-    return int(text)
-
-
-def _date(text: str) -> dt.date:
-    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
-        raise ValueError(text)
-    return dt.date.fromisoformat(text)
-
-
-_PARTITION_TYPES = ((_whole, pa.int32()), (_whole, pa.int64()), (_date, pa.date32()))
+_WHOLE = r"[+-]?[0-9]{1,19}"
+_PARTITION_TYPES = (
+    (_WHOLE, int, pa.int32()),
+    (_WHOLE, int, pa.int64()),
+    (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", dt.date.fromisoformat, pa.date32()),
+)
 """Types of the values of folder names, as Spark decides; text is the last."""
-
-
-def _with_partitions(schema: pa.Schema, values: dict[str, pa.Array]) -> pa.Schema:
-    for name, column in values.items():
-        field = pa.field(name, column.type)
-        place = schema.get_field_index(name)
-        schema = schema.append(field) if place < 0 else schema.set(place, field)
-    return schema

@@ -269,13 +269,20 @@ def _partitions_in(key: str, locate: Callable[[str], str]) -> Iterator[tuple[str
             yield column, None if value == _NULL_FOLDER else text
 
 
-def first_type(texts: Sequence[str | None], kinds: Sequence[tuple[Callable[[str], Any], pa.DataType]]) -> pa.Array:
-    """Return texts in the first type that holds all of them, or as text."""
-    for convert, kind in kinds:
-        try:
-            return pa.array([None if text is None else convert(text) for text in texts], kind)
-        except (ValueError, pa.ArrowInvalid, OverflowError):  # noqa: PERF203 -- few types
-            continue
+def first_type(texts: Sequence[str | None], kinds: Sequence[tuple[str, Callable[[str], Any], pa.DataType]]) -> pa.Array:
+    """Return texts in the first type that holds all of them, or as text.
+
+    Args:
+        texts: The texts; None for null.
+        kinds: Of each type a pattern that its texts match, a function that makes the value of one, and the type.
+    """
+    filled = [text for text in texts if text is not None]
+    for pattern, convert, kind in kinds:
+        if all(re.fullmatch(pattern, text) for text in filled):
+            try:
+                return pa.array([None if text is None else convert(text) for text in texts], kind)
+            except (ValueError, pa.ArrowInvalid, OverflowError):
+                continue
     return pa.array(texts, pa.string())
 
 

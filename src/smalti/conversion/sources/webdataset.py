@@ -37,9 +37,12 @@ from smalti.sources.archive_members import Member, is_system_file, read_members
 from smalti.sources.listing import LeftOut
 
 _ENCODINGS = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "json": "json", "jsn": "json"}
-_INTEGERS = frozenset({"cls", "cls2", "index", "inx", "id", "count"})
-_TEXTS = frozenset({"txt", "text", "transcript"})
+_PLAIN = dict.fromkeys(("cls", "cls2", "index", "inx", "id", "count"), (pa.int64(), "int")) | dict.fromkeys(
+    ("txt", "text", "transcript"), (pa.string(), "text")
+)
+"""By the last part of an ending: type and form."""
 Contents = Sequence[bytes | None]
+_UNFIT = (ValueError, ArithmeticError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class MemberType:
     ending: str
     """The name after the key and a dot, in lower case."""
     form: str
-    """The way in which a member's content is read: bytes, text, int, json, cast, scalar, npy or stack."""
+    """The way in which a member's content is read: bytes, text, int, json, scalar, npy or stack."""
     encoding: str | None = None
     """Encoding of the arrays of npy members."""
 
@@ -64,7 +67,21 @@ class MemberType:
         Raises:
             ValueError, ArithmeticError, pa.ArrowException: A content is no such value.
         """
-        return _READERS[self.form](self, contents)
+        if self.form == "stack":
+            return _stack(self, contents)
+        parse = _PARSERS[self.form]
+        values = [None if content is None else parse(self, content) for content in contents]
+        is_number = self.form == "json" and pt.is_duration(self.field.type)
+        written = pa.string() if self.form == "text" else pa.int64() if is_number else self.field.type
+        return pa.array(values, written).cast(self.field.type)
+
+    def holds(self, content: bytes | None) -> bool:
+        """Return whether a content is such a value."""
+        try:
+            self.array([content])
+        except _UNFIT:
+            return False
+        return True
 
 
 def member_type(ending: str, content: bytes) -> MemberType:
@@ -74,16 +91,12 @@ def member_type(ending: str, content: bytes) -> MemberType:
         SchemaError: An array that cannot be stored.
     """
     last = ending.rpartition(".")[2]
-    kind: pa.DataType = pa.binary()
-    form, encoding = "bytes", _ENCODINGS.get(last)
-    if last in _INTEGERS:
-        kind, form = pa.int64(), "int"
-    elif last in _TEXTS:
-        kind, form = pa.string(), "text"
-    elif last == "npy":
+    if last == "npy":
         return _npy_type(ending, content)
-    notes = None if encoding is None else {STORED_AS: encoding.encode()}
-    return MemberType(pa.field(ending, kind, nullable=False, metadata=notes), ending, form)
+    if last in _ENCODINGS:
+        return _encoded(ending, ending, _ENCODINGS[last], nullable=False)
+    kind, form = _PLAIN.get(last, (pa.binary(), "bytes"))
+    return MemberType(pa.field(ending, kind, nullable=False), ending, form)
 
 
 def _npy_type(ending: str, content: bytes) -> MemberType:
@@ -95,7 +108,7 @@ def _npy_type(ending: str, content: bytes) -> MemberType:
         raise SchemaError(f"the member .{ending} of the first sample has type {array.dtype}, which cannot be stored")
     if not array.ndim:
         return MemberType(pa.field(ending, _type_of(array), nullable=False), ending, "scalar")
-    return _arrays(ending, ending, f"ndarray:{array.dtype.name}", nullable=False)
+    return _encoded(ending, ending, f"ndarray:{array.dtype.name}", nullable=False)
 
 
 def _type_of(array: Any) -> pa.DataType:
@@ -103,9 +116,11 @@ def _type_of(array: Any) -> pa.DataType:
     return pa.from_numpy_dtype(array.dtype.newbyteorder("="))
 
 
-def _arrays(name: str, ending: str, encoding: str, *, nullable: bool, logical: Any = None) -> MemberType:
+def _encoded(name: str, ending: str, encoding: str, *, nullable: bool, logical: Any = None) -> MemberType:
+    """Return the column of members that are stored as an encoding has them."""
     notes = {STORED_AS: encoding.encode()} | ({LOGICAL: json.dumps(logical).encode()} if logical else {})
-    return MemberType(pa.field(name, pa.binary(), nullable=nullable, metadata=notes), ending, "npy", encoding)
+    form = "npy" if encoding.startswith("ndarray") else "bytes"
+    return MemberType(pa.field(name, pa.binary(), nullable=nullable, metadata=notes), ending, form, encoding)
 
 
 def exported_types(export: Mapping[str, Any] | None, where: str) -> list[MemberType] | None:
@@ -130,72 +145,38 @@ def _exported(field: pa.Field, ending: str, stored: dict[str, Any]) -> MemberTyp
     encoding, logical = str(stored.get("encoding")), stored.get("logical")
     if pt.is_binary(field.type):
         return MemberType(field, ending, "bytes")
-    if encoding == "json":
-        notes = {STORED_AS: b"json"} | ({LOGICAL: json.dumps(logical).encode()} if logical else {})
-        return MemberType(pa.field(field.name, pa.binary(), field.nullable, notes), ending, "bytes")
     if encoding.startswith("ndarray:") and encoding.count(":") == 2:
         return MemberType(field, ending, "stack", encoding)
-    if encoding.startswith("ndarray"):
-        return _arrays(field.name, ending, encoding, nullable=field.nullable, logical=logical)
+    if encoding == "json" or encoding.startswith("ndarray"):
+        return _encoded(field.name, ending, encoding, nullable=field.nullable, logical=logical)
     if pt.is_boolean(field.type) or pt.is_floating(field.type) or pt.is_duration(field.type):
         return MemberType(field, ending, "json")
     if pt.is_integer(field.type):
         return MemberType(field, ending, "int")
-    return MemberType(field, ending, "text" if pt.is_string(field.type) else "cast")
+    return MemberType(field, ending, "text")
 
 
-def _each(convert: Callable[[bytes], Any]) -> Callable[[MemberType, Contents], pa.Array]:
-    def read(kind: MemberType, contents: Contents) -> pa.Array:
-        values = [None if content is None else convert(content) for content in contents]
-        return pa.array(values, kind.field.type)
-
-    return read
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8")
-
-
-def _whole_number(content: bytes) -> int:
+def _whole_number(_: MemberType, content: bytes) -> int:
     text = content.strip()
     if not text.lstrip(b"+-").isdigit() or len(text) > 20:
         raise ValueError("expected the digits of a whole number")
     return int(text)
 
 
-def _cast(kind: MemberType, contents: Contents) -> pa.Array:
-    texts = [None if content is None else content.decode("utf-8") for content in contents]
-    return pa.array(texts, pa.string()).cast(kind.field.type)
+def _scalar(kind: MemberType, content: bytes) -> Any:
+    array = read_npy(content)
+    if array.ndim or _type_of(array) != kind.field.type:
+        raise ValueError(f"expected one {kind.field.type}, found {array.dtype} of shape {array.shape}")
+    return array[()]
 
 
-def _json(kind: MemberType, contents: Contents) -> pa.Array:
-    values = [None if content is None else json.loads(content) for content in contents]
-    if pt.is_duration(kind.field.type):
-        return pa.array(values, pa.int64()).cast(kind.field.type)
-    return pa.array(values, kind.field.type)
-
-
-def _scalar(kind: MemberType, contents: Contents) -> pa.Array:
-    values = []
-    for content in contents:
-        array = None if content is None else read_npy(content)
-        if array is not None and (array.ndim or _type_of(array) != kind.field.type):
-            raise ValueError(f"expected one {kind.field.type}, found {array.dtype} of shape {array.shape}")
-        values.append(None if array is None else array[()])
-    return pa.array(values, kind.field.type)
-
-
-def _npy(kind: MemberType, contents: Contents) -> pa.Array:
+def _npy(kind: MemberType, content: bytes) -> bytes:
     codec = parse_encoding(str(kind.encoding))
-    dtype = codec.dtype if isinstance(codec, NdArray) else None
-    stored = []
-    for content in contents:
-        array = None if content is None else read_npy(content)
-        if array is not None and array.dtype.kind in "bmM":  # logical types are stored as their numbers
-            array = array.view(np.uint8 if array.dtype.kind == "b" else np.int64)
-            array = array if dtype is None else array.astype(dtype)
-        stored.append(None if array is None else codec.encode(array))
-    return pa.array(stored, pa.binary())
+    array = read_npy(content)
+    if array.dtype.kind in "bmM":  # logical types are stored as their numbers
+        array = array.view(np.uint8 if array.dtype.kind == "b" else np.int64)
+        array = array.astype(codec.dtype) if isinstance(codec, NdArray) and codec.dtype is not None else array
+    return codec.encode(array)
 
 
 def _stack(kind: MemberType, contents: Contents) -> pa.Array:
@@ -211,16 +192,15 @@ def _stack(kind: MemberType, contents: Contents) -> pa.Array:
     return fixed_lists_of(codec)(block).take(pa.array(np.cumsum(~is_null) - 1, pa.int64(), mask=is_null))
 
 
-_READERS: dict[str, Callable[[MemberType, Contents], pa.Array]] = {
-    "bytes": _each(bytes),
-    "text": _each(_text),
-    "int": _each(_whole_number),
-    "cast": _cast,
-    "json": _json,
+_PARSERS: dict[str, Callable[[MemberType, bytes], Any]] = {
+    "bytes": lambda _, content: content,
+    "text": lambda _, content: content.decode("utf-8"),
+    "int": _whole_number,
+    "json": lambda _, content: json.loads(content),
     "scalar": _scalar,
     "npy": _npy,
-    "stack": _stack,
 }
+"""By form: what makes a value of a member's content."""
 
 
 _ENDINGS = (".tar", ".tgz", ".tbz2", ".tar.xz", ".txz", ".tzst")
@@ -347,8 +327,8 @@ class TarPart(PartOfFile):
         for each, contents in zip(self.types, zip(*rows, strict=True), strict=True):
             try:
                 arrays.append(each.array(contents))
-            except (ValueError, ArithmeticError, pa.ArrowException) as error:  # noqa: PERF203 -- one for each column
-                place = _first_bad(each, contents)
+            except _UNFIT as error:  # noqa: PERF203 -- one for each column
+                place = next((row for row, content in enumerate(contents) if not each.holds(content)), 0)
                 raise SchemaError(
                     f"{self.file.url}, sample {keys[place]!r:.200}: the member .{each.ending} is not of type "
                     f"{each.field.type}: {str(error)[:200]}",
@@ -368,15 +348,6 @@ class TarPart(PartOfFile):
                 "file: write the files again",
                 key=last,
             )
-
-
-def _first_bad(each: MemberType, contents: Sequence[bytes | None]) -> int:
-    for place, content in enumerate(contents):
-        try:
-            each.array([content])
-        except (ValueError, ArithmeticError, pa.ArrowException):  # noqa: PERF203 -- after a failure
-            return place
-    return 0
 
 
 def samples_of(file: StoredFile) -> Iterator[tuple[str, Sample]]:
@@ -439,26 +410,25 @@ def _members_of(file: StoredFile, left_out: LeftOut) -> Iterator[tuple[Member, s
 def _check_member(file: StoredFile, member: Member, key: str, ending: str, num_bytes: int) -> None:
     """Check a member before its content is read; `num_bytes` are those of the sample so far."""
     name = member.name
-    what = f"{file.url}: member {name!r:.200}"
+    fault = ""
     if member.content is None:
-        raise FormatError(
-            f"{what} is a link or no regular file; samples are regular members: pack the files again with their "
-            "contents, by `tar --dereference --hard-dereference`",
-            member=name,
+        fault = (
+            "is a link or no regular file; samples are regular members: pack the files again with their contents, by "
+            "`tar --dereference --hard-dereference`"
         )
-    if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-        raise FormatError(f"{what} has an unsafe name; do not use this file", member=name)
-    if not ending:
-        raise FormatError(f"{what} ends with a dot, and has no ending that names its column; rename it", member=name)
-    if not ending.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in ending):
-        raise FormatError(f"{what} has an ending that is not UTF-8; rename it and pack it again", member=name)
-    if num_bytes > _MAX_SAMPLE:
-        raise FormatError(
-            f"{what} has {member.num_bytes:,} bytes, and its sample {key!r:.200} {num_bytes:,} so far; at most "
-            f"{_MAX_SAMPLE:,} are read: leave this sample out, or divide it",
-            member=name,
-            key=key,
+    elif name.startswith("/") or ".." in name.split("/") or "\0" in name:
+        fault = "has an unsafe name; do not use this file"
+    elif not ending:
+        fault = "ends with a dot, and has no ending that names its column; rename it"
+    elif not ending.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in ending):
+        fault = "has an ending that is not UTF-8; rename it and pack it again"
+    elif num_bytes > _MAX_SAMPLE:
+        fault = (
+            f"has {member.num_bytes:,} bytes, and its sample {key!r:.200} {num_bytes:,} so far; at most "
+            f"{_MAX_SAMPLE:,} are read: leave this sample out, or divide it"
         )
+    if fault:
+        raise FormatError(f"{file.url}: member {name!r:.200} {fault}", member=name, key=key)
 
 
 def _types_of_first(files: Sequence[StoredFile]) -> list[MemberType]:

@@ -11,8 +11,6 @@ from smalti.errors import MissingDependency
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from smalti.spark.mds.source import MDSDataSource
-
 
 def register(spark: "SparkSession") -> None:
     """Make `format("mds")` known to a session that does not find it, and limit the session's Arrow batches to 2 MiB.
@@ -31,8 +29,11 @@ def register(spark: "SparkSession") -> None:
         >>> spark.read.format("mds").load("s3://bucket/users").count()
         15
     """
-    source = _source_class() if hasattr(spark, "dataSource") else None
-    if source is None:
+    try:
+        from smalti.spark.mds.source import MDSDataSource
+
+        sources = spark.dataSource
+    except (ImportError, AttributeError) as error:  # not all of 4.0 is there, as in some runtimes of Databricks
         import pyspark
 
         raise MissingDependency(
@@ -40,18 +41,9 @@ def register(spark: "SparkSession") -> None:
             "`smalti.spark.dataframe_to_mds`",
             package="pyspark",
             extra="spark",
-        )
+        ) from error
     from smalti.spark.session import ARROW_BATCHES
     from smalti.spark.tasks import set_by_default
 
     set_by_default(spark, ARROW_BATCHES)
-    spark.dataSource.register(source)
-
-
-def _source_class() -> "type[MDSDataSource] | None":
-    """Return the class; None if this PySpark has not all of 4.0, as in some runtimes of Databricks."""
-    try:
-        from smalti.spark.mds.source import MDSDataSource
-    except ImportError:
-        return None
-    return MDSDataSource
+    sources.register(MDSDataSource)

@@ -22,13 +22,12 @@ from smalti.catalog import Manifest
 from smalti.catalog.sidecars import columns_of
 from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import ArgumentError, CatalogError, SchemaError
-from smalti.format import ShardInfo
 from smalti.format.reading.arrow import ArrowColumn
 from smalti.format.sizes import parse_byte_count
 from smalti.spark.mds.options import Parse, flag, names, parse_options, place_of, words
 from smalti.spark.mds.writing import WRITE_OPTIONS
 from smalti.stream import StreamOptions
-from smalti.stream.arrow import ArrowReader, Rows, RowSpan, group_spans, spans_of
+from smalti.stream.arrow import ArrowReader, RowSpan, group_spans, spans_of
 from smalti.stream.shard_set import ShardSet, find_shard_set, load_shard_set
 from smalti.writer.filters import parse_filters
 
@@ -142,12 +141,12 @@ class OpenSet:
         if split is None or not any(manifest.partitions):
             return spans
         ends = np.cumsum(sizes_of(manifest.shards)).tolist()
-        firsts = [end - shard.samples for shard, end in zip(manifest.shards, ends, strict=True) if _is_of(shard, split)]
+        firsts = [
+            end - shard.samples
+            for shard, end in zip(manifest.shards, ends, strict=True)
+            if shard.partition == split and shard.samples > 0
+        ]
         return [replace(span, first_row=first) for span, first in zip(spans, firsts, strict=True)]
-
-
-def _is_of(shard: ShardInfo, split: str) -> bool:
-    return shard.partition == split and shard.samples > 0
 
 
 def _columns_of(manifest: Manifest) -> set[str]:
@@ -232,7 +231,9 @@ class ShardSetReader(DataSourceReader):  # type: ignore[misc]
         """Take the columns of an opened set that the schema names."""
         self._parts = [Part(tuple(group)) for group in group_spans(opened.spans, opened.partition_bytes)]
         self._reader = opened.reader
-        self._schema = _arrow_schema(schema)
+        # PySpark 4.0 has no such argument, and means UTC.
+        zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+        self._schema = to_arrow_schema(schema, **zone)
         self._where = opened.where
 
     def __getstate__(self) -> dict[str, Any]:
@@ -250,21 +251,13 @@ class ShardSetReader(DataSourceReader):  # type: ignore[misc]
             StoreError: A shard cannot be read.
         """
         for span in partition.spans:
-            for numbers, batch in self._chosen(span):
+            if self._reader.columns:
+                chosen = self._reader.chosen(span, self._where)
+            else:  # nothing is read
+                numbers = np.arange(span.first_row, span.first_row + span.end - span.begin)
+                chosen = iter([(numbers, pa.RecordBatch.from_arrays([], names=[]))])
+            for numbers, batch in chosen:
                 arrays = {SAMPLE_ID: pa.array(numbers)} | dict(zip(batch.schema.names, batch.columns, strict=True))
                 yield pa.RecordBatch.from_arrays(
                     [arrays[column.name].cast(column.type) for column in self._schema], schema=self._schema
                 )
-
-    def _chosen(self, span: RowSpan) -> Iterator[tuple[Rows, pa.RecordBatch]]:
-        if self._reader.columns:
-            return self._reader.chosen(span, self._where)
-        numbers = np.arange(span.first_row, span.first_row + span.end - span.begin)
-        return iter([(numbers, pa.RecordBatch.from_arrays([], names=[]))])  # nothing is read
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark expects of batches."""
-    # PySpark 4.0 has no such argument, and means UTC.
-    zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    return to_arrow_schema(schema, **zone)

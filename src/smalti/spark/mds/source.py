@@ -7,8 +7,7 @@ from pyspark.sql.datasource import DataSource
 
 from smalti.errors import ArgumentError
 from smalti.spark.mds.reading import OpenSet, Pin, ShardSetReader
-from smalti.spark.mds.streaming import ShardSetStreamWriter
-from smalti.spark.mds.writing import ShardSetWriter
+from smalti.spark.mds.writing import ShardSetStreamWriter, ShardSetWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

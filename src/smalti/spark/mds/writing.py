@@ -2,24 +2,35 @@
 
 Columns, plan, tasks and publishing are those of `dataframe_to_mds`. Spark creates the writer in a process on the
 driver's machine, sends it to the tasks, and then to another process on the driver's machine that commits or aborts.
+
+`df.writeStream.format("mds")` appends each micro-batch as one version, exactly once: the write id of a micro-batch is
+that of the query, which its checkpoint keeps, with the number of the batch. When Spark repeats a batch after a crash,
+the version with its id is found, and nothing is published a second time.
 """
 
+import itertools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark
+from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from smalti.attributes import whole_number
 from smalti.catalog import Manifest
+from smalti.catalog.opening import find_newest
 from smalti.catalog.publishing import Mode
 from smalti.catalog.retention import markers
 from smalti.catalog.table.shard_table import written_keys
-from smalti.errors import ArgumentError, CommitUnknown, SchemaError, SmaltiError
+from smalti.errors import ArgumentError, CommitConflict, CommitUnknown, MissingDependency, SchemaError, SmaltiError
 from smalti.spark.mds.options import Parse, mapping, names, optional, parse_options, place_of, policy
-from smalti.spark.writing.plan import plan_frame
+from smalti.spark.writing.dataframe import plan_frame
 from smalti.storage import Store, open_store
+from smalti.writer.compact import compact
 from smalti.writer.tables.attempts import Answers, Attempt, one_answer_each
 from smalti.writer.tables.packing import TaskShards, collect_parts, delete_all, join_rows
 from smalti.writer.tables.plan import UPLOADS, InputRows, OutputColumns, WriteOptions, WritePlan, check_append
@@ -39,6 +50,7 @@ SET_OPTIONS: Mapping[str, Parse] = {
     "size_limit": optional,
 }
 """Options of `dataframe_to_mds` that any write has, a stream too."""
+STREAM_OPTIONS: Mapping[str, Parse] = {**SET_OPTIONS, "compact_every": int}
 WRITE_OPTIONS: Mapping[str, Parse] = {**SET_OPTIONS, "if_exists": str, "lineage": mapping, "write_id": str}
 _BEFORE = "change the rows before they are written, or call `smalti.spark.dataframe_to_mds`, which has it"
 ELSEWHERE = {
@@ -50,7 +62,16 @@ ELSEWHERE = {
     "target_shards": "`df.repartition(n)` decides how many partitions write; `size_limit` decides the size of shards",
     "transform": _BEFORE,
 }
+_ELSEWHERE_OF_STREAMS = {
+    **ELSEWHERE,
+    "if_exists": "a stream appends",
+    "lineage": "versions say which query and which micro-batch they are of",
+    "write_id": "each micro-batch has one of its own",
+}
 _JOINING_THREADS = 4
+_PREFIX = "stream-"
+_ARROW_WRITER = "DataSourceStreamArrowWriter"
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -103,7 +124,7 @@ class SetWrite:
             CommitConflict: Another writer published first; nothing is left of this write.
             CommitUnknown: The store no longer answers; the version may be published.
         """
-        parts = collect_parts(answers)
+        parts = collect_parts(answers)  # publishing empties the answers
         try:
             with begun(self.store, write) as watch:
                 plan = self.plan(write.write_id)
@@ -111,13 +132,13 @@ class SetWrite:
         except CommitUnknown:
             raise
         except SmaltiError:
-            delete_all(self.store, keys_of(parts))
+            _delete_stored(self.store, parts)
             raise
 
 
-def keys_of(parts: Sequence[TaskShards]) -> list[str]:
-    """Return the objects that tasks have stored."""
-    return [name for part in parts for name in written_keys(part.shards())]
+def _delete_stored(store: Store, parts: Sequence[TaskShards]) -> None:
+    """Delete the objects that tasks have stored."""
+    delete_all(store, [name for part in parts for name in written_keys(part.shards())])
 
 
 def _join_here(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
@@ -218,4 +239,107 @@ class ShardSetWriter(DataSourceArrowWriter):  # type: ignore[misc]  # PySpark is
         stores that is still running.
         """
         if self._write.published is None and None in messages:
-            delete_all(self._job.store, keys_of(collect_parts(answers_of(messages))))
+            _delete_stored(self._job.store, collect_parts(answers_of(messages)))
+
+
+_Base: Any = getattr(datasource, _ARROW_WRITER, object)  # PySpark 4.0 has none, and reads and writes all the same
+
+
+class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
+    """The writer of a query's micro-batches; Spark creates one for the tasks and one for each commit."""
+
+    def __init__(self, schema: "StructType", given: Mapping[str, str], *, overwrite: bool) -> None:
+        """Plan the writes; nothing is stored, and no row is read.
+
+        Args:
+            schema: Columns of the rows.
+            given: Options of the caller, `STREAM_OPTIONS`.
+            overwrite: True if each micro-batch is to replace the rows before, which is refused.
+
+        Raises:
+            SchemaError: A column cannot be stored as requested.
+            ArgumentError: An option is unknown, or has an unusable value; or the output mode is `complete`.
+            MissingDependency: PySpark is 4.0, which sends no Arrow batches to streams in Python.
+        """
+        if not hasattr(datasource, _ARROW_WRITER):
+            raise MissingDependency(
+                f'streams into format("mds") need PySpark 4.1 or later, found {pyspark.__version__}: update it, or '
+                "call `smalti.spark.dataframe_to_mds` for each batch, as docs/spark.md shows",
+                package="pyspark",
+                extra="spark",
+            )
+        if overwrite:
+            raise ArgumentError(
+                'format("mds") appends the rows of each micro-batch, and the output mode is "complete": use '
+                '`.outputMode("append")`, or call `dataframe_to_mds(..., mode="overwrite")` for each batch'
+            )
+        values = parse_options(given, STREAM_OPTIONS, _ELSEWHERE_OF_STREAMS)
+        self._compact_every = whole_number("compact_every", values.pop("compact_every", 0), 0)
+        self._job = SetWrite.of(schema, place_of(given), WriteOptions(**values, mode="append"))
+        self._columns = schema.fieldNames()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one partition of a micro-batch, in its task."""
+        plan = self._job.plan(_write_id(self._job.store))
+        return write_partition(plan, self._columns, _marked(plan.store, plan.write_id, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- of PySpark
+        """Publish the micro-batch as a version, on the driver's machine, unless it is published; none if it is empty.
+
+        Raises:
+            SchemaError: The set has other columns.
+            CommitUnknown: The store no longer answers; the query fails, and settles it when it is started again.
+            StoreError: The store failed for longer than its retries.
+        """
+        answers = answers_of(messages)
+        if collect_parts(answers):
+            write_id = next(message.write_id for message in messages if isinstance(message, ShardsWritten))
+            lineage = {"source": "stream", "query": write_id.removeprefix(_PREFIX).rpartition("-")[0], "batch": batchId}
+            job = replace(self._job, options=replace(self._job.options, write_id=write_id, lineage=lineage))
+            write = job.identify()
+            if write.published is None:
+                job.publish(write, answers)
+        store, is_due = self._job.store, self._compact_every and (batchId + 1) % self._compact_every == 0
+        if is_due and find_newest(store).header is not None:  # None if all micro-batches were empty
+            try:
+                compact(store)
+            except CommitConflict as error:  # another writer published meanwhile
+                _LOG.warning("small shards were not merged this time: %s", error)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Remove what the tasks of the micro-batch have stored, unless all were done: see `ShardSetWriter.abort`."""
+        if None in messages:
+            _delete_stored(self._job.store, collect_parts(answers_of(messages)))
+
+
+def _write_id(store: Store) -> str:
+    """Return the write id of the micro-batch that this task is of.
+
+    A vacuum that takes a batch for abandoned, because the query did not run for days, fences its id. The batch has the
+    next number then, which is the same one whenever Spark repeats it.
+
+    Raises:
+        SmaltiError: This is no task of a streaming query.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+    batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
+    if not query or not batch:
+        raise SmaltiError("Spark did not say which micro-batch this task is of, so that it could not be written once")
+    write_id = first = f"{_PREFIX}{query}-{batch}"
+    header = find_newest(store).header
+    for number in itertools.count(2):
+        if header is None or write_id in header.writes or write_id not in header.fenced:
+            break
+        write_id = f"{first}.{number}"
+    return write_id
+
+
+def _marked(store: Store, write_id: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches; the write is marked as begun before the first one."""
+    for number, batch in enumerate(batches):
+        if number == 0:
+            markers.begin(store, write_id)
+        yield batch

@@ -1,9 +1,6 @@
 """Prepared images that are alike: equal, or with perceptual hashes that differ in a few bits. Reads no image."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,31 +57,34 @@ def find_alike(table: PreparedTable, *, max_bits: int) -> Alike:
         table: Table from `update_prepared`.
         max_bits: Bits of 128 in which the hashes of two rows may differ.
     """
-    rows = _AlikeRows(table.good)
-    is_complete = rows.compare(max_bits)
+    rows = _AlikeRows(table.good, max_bits)
     is_trained = rows.split == TRAIN
-    is_near_trained = rows.is_near(is_trained)
-    is_alike, is_equal, is_mixed = rows.is_alike(), rows.is_equal(), rows.is_of_other_class()
-    leaked = ~is_trained & is_near_trained
+    leaked = ~is_trained & rows.is_near(is_trained)
+    is_shared = rows.count > 1
+    is_shared[rows.pairs.ravel()] = True
+    is_alike = is_shared[rows.content]
+    _, image, copies = np.unique(rows.digest, return_inverse=True, return_counts=True)
+    is_mixed = rows.is_of_other_class()
     mixed_first = np.argsort(~is_mixed[is_alike], kind="stable")
     return Alike(
         rows=len(rows.content),
-        unknown=int((~rows.is_hashed[rows.content]).sum()),
+        unknown=rows.num_unknown,
         alike=int(is_alike.sum()),
-        equal=int(is_equal.sum()),
+        equal=int((copies[image] > 1).sum()),
         of_other_class=int(is_mixed.sum()),
         held_out=int((~is_trained).sum()),
         leaked=int(leaked.sum()),
         pairs=rows.examples(np.flatnonzero(is_alike)[mixed_first], np.ones_like(is_trained)),
         leaks=rows.examples(np.flatnonzero(leaked), is_trained),
-        is_complete=is_complete,
+        is_complete=rows.is_complete,
     )
 
 
 class _AlikeRows:
     """Rows as arrays; `content` numbers what they look like, so that equal hashes are compared once."""
 
-    def __init__(self, good: pa.Table) -> None:
+    def __init__(self, good: pa.Table, max_bits: int) -> None:
+        """Find the pairs of contents that are alike."""
         self.path, self.split, self.class_name = (
             np.asarray(good.column(name).to_pylist(), object) for name in ("path", "split", "class_name")
         )
@@ -96,35 +96,20 @@ class _AlikeRows:
         _, first, self.content, self.count = np.unique(
             np.asarray(looks, str), return_index=True, return_inverse=True, return_counts=True
         )
-        self.is_hashed = np.array([hashes[row] is not None for row in first], bool)
-        self.hashes = as_array([hashes[row] for row in first if hashes[row] is not None])
-        self.pairs: npt.NDArray[np.int64] = np.empty((0, 2), np.int64)
-
-    def compare(self, max_bits: int) -> bool:
-        """Find the pairs of contents that are alike; return whether all were compared."""
-        near = find_near(self.hashes, max_bits)
-        self.pairs = np.flatnonzero(self.is_hashed)[near.places]
-        return near.is_complete
+        is_hashed = np.array([hashes[row] is not None for row in first], bool)
+        self.num_unknown = int((~is_hashed[self.content]).sum())
+        near = find_near(as_array([hashes[row] for row in first[is_hashed]]), max_bits)
+        self.pairs, self.bits = np.flatnonzero(is_hashed)[near.places], near.bits
+        self.is_complete = near.is_complete
 
     def is_near(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return for each row whether it is like one of those that are wanted, or one of them."""
-        has = self._contents_with(wanted)
+        has = np.zeros(len(self.count), bool)
+        has[self.content[wanted]] = True
         near, (one, other) = has.copy(), self.pairs.T
         near[one[has[other]]] = True
         near[other[has[one]]] = True
         return near[self.content]
-
-    def is_alike(self) -> npt.NDArray[np.bool_]:
-        """Return for each row whether it is like another one."""
-        alike = self.count > 1
-        alike[self.pairs.ravel()] = True
-        return alike[self.content]
-
-    def is_equal(self) -> npt.NDArray[np.bool_]:
-        """Return for each row whether its image is equal to that of another one."""
-        _, image, count = np.unique(self.digest, return_inverse=True, return_counts=True)
-        equal: npt.NDArray[np.bool_] = count[image] > 1
-        return equal
 
     def is_of_other_class(self) -> npt.NDArray[np.bool_]:
         """Return for each row whether it is like one of another class."""
@@ -138,41 +123,26 @@ class _AlikeRows:
         found: npt.NDArray[np.bool_] = mixed[self.content]
         return found
 
-    def examples(self, rows: Iterable[Any], wanted: npt.NDArray[np.bool_]) -> tuple[AlikePair, ...]:
-        """Return each of the first rows with one that is like it and wanted; no pair twice."""
-        return tuple(islice(self._pairs_of(rows, wanted), _MAX_EXAMPLES))
+    def examples(self, rows: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_]) -> tuple[AlikePair, ...]:
+        """Return each of the first rows with one that is like it and wanted, of another class if there is one.
 
-    def _pairs_of(self, rows: Iterable[Any], wanted: npt.NDArray[np.bool_]) -> Iterator[AlikePair]:
-        known: set[frozenset[int]] = set()
-        for row in map(int, rows):
-            other = self._partner(row, wanted)
-            if frozenset((row, other)) not in known:
-                known.add(frozenset((row, other)))
-                yield self._pair(row, other)
-
-    def _partner(self, row: int, wanted: npt.NDArray[np.bool_]) -> int:
-        """Return a row like this one, of another class if there is one."""
-        own = self.content[row]
-        near = np.append(self.pairs[(self.pairs == own).any(axis=1)], own)
-        others = np.flatnonzero(np.isin(self.content, near) & wanted)
-        others = others[others != row]
-        return int(others[np.argmax(self.label[others] != self.label[row])])
-
-    def _pair(self, row: int, other: int) -> AlikePair:
-        path, split, class_name = (
-            (str(each[row]), str(each[other])) for each in (self.path, self.split, self.class_name)
-        )
-        return AlikePair(path, split, class_name, self._differing(row, other))
-
-    def _differing(self, row: int, other: int) -> int:
-        one, two = self.content[row], self.content[other]
-        if one == two:
-            return 0
-        place = np.cumsum(self.is_hashed) - 1
-        both = self.hashes[place[one]] ^ self.hashes[place[two]]
-        return int(np.unpackbits(both.view(np.uint8)).sum())
-
-    def _contents_with(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        has = np.zeros(len(self.count), bool)
-        has[self.content[wanted]] = True
-        return has
+        No pair is returned twice.
+        """
+        found: dict[frozenset[int], AlikePair] = {}
+        for row in rows.tolist():
+            own = self.content[row]
+            is_own = (self.pairs == own).any(axis=1)
+            others = np.flatnonzero(np.isin(self.content, np.append(self.pairs[is_own], own)) & wanted)
+            others = others[others != row]
+            other = int(others[np.argmax(self.label[others] != self.label[row])])
+            if frozenset((row, other)) in found:
+                continue
+            between = is_own & (self.pairs == self.content[other]).any(axis=1)
+            path, split, class_name = (
+                (str(each[row]), str(each[other])) for each in (self.path, self.split, self.class_name)
+            )
+            bits = 0 if own == self.content[other] else int(self.bits[between][0])
+            found[frozenset((row, other))] = AlikePair(path, split, class_name, bits)
+            if len(found) == _MAX_EXAMPLES:
+                break
+        return tuple(found.values())

@@ -24,7 +24,7 @@ from smalti.format.index import PARQUET
 from smalti.images.duplicates import HASH_BYTES, perceptual_hash
 from smalti.regular_files import open_regular
 from smalti.spark.prepare import SOURCE_SIZE
-from smalti.spark.tasks import require_reach, run_on_rows, session_of
+from smalti.spark.tasks import run_on_rows
 from smalti.storage import Store
 from smalti.writer.tables.attempts import Answers, Attempt, check_owner
 
@@ -64,16 +64,15 @@ def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBat
             usable = batch.filter(is_good)
             images = [memoryview(image.as_buffer()).cast("B") for image in usable.column("image")]
             rest = usable.select(["path", *SOURCE_SIZE]).to_pylist()
-            found.extend({**row, **_facts_of(image)} for row, image in zip(rest, images, strict=True))
+            found.extend(
+                {**row, "digest": hashlib.sha256(image).hexdigest(), "perceptual_hash": perceptual_hash(image)}
+                for row, image in zip(rest, images, strict=True)
+            )
             yield usable.select(_ARROW.names)
 
     part = write_part(store, f"{write_id}/part-{attempt.name}.parquet", good())
     good_rows = [{**row, "part": part.raw.basename} for row in found] if part is not None else []
     return _answer(part, pa.Table.from_pylist([*good_rows, *bad], ROW))
-
-
-def _facts_of(image: memoryview) -> dict[str, Any]:
-    return {"digest": hashlib.sha256(image).hexdigest(), "perceptual_hash": perceptual_hash(image)}
 
 
 @dataclass(frozen=True)
@@ -85,12 +84,10 @@ class Copy:
 
 
 def copy_parts(
-    spark: "SparkSession | Callable[[], SparkSession] | None",
+    spark: "SparkSession | Callable[[], SparkSession]",
     store: Store,
     write_id: str,
     copies: Sequence[Copy],
-    *,
-    max_driver_bytes: int = _MAX_DRIVER_BYTES,
 ) -> Answers:
     """Copy rows into new parts, without decoding; on executors if they are many. Small parts are joined.
 
@@ -106,10 +103,9 @@ def copy_parts(
         before += len(copy.paths)
     num_tasks = min(rows[-1]["place"] + 1, _MAX_TASKS)
     work = functools.partial(_copy_rows, store, write_id)
-    if spark is not None and sum(copy.part.raw.num_bytes for copy in copies) > max_driver_bytes:
-        session = session_of(spark)
-        require_reach(session, store)
-        return run_on_rows(session, rows, "place int, part string, paths string", work, num_tasks=num_tasks)
+    if sum(copy.part.raw.num_bytes for copy in copies) > _MAX_DRIVER_BYTES:
+        columns = "place int, part string, paths string"
+        return run_on_rows(spark, rows, columns, work, num_tasks=num_tasks, store=store)
 
     def run(task: int) -> tuple[Attempt, dict[str, Any]]:
         own = pa.RecordBatch.from_pylist([row for row in rows if row["place"] == task])

@@ -3,6 +3,7 @@
 Also here: shard sets of prepared images, for which only new and changed rows are written.
 """
 
+import functools
 import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +12,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from smalti.catalog import Manifest, load_manifest, new_write_id
 from smalti.errors import StoreNotFound
 from smalti.redaction import hide_options
-from smalti.spark.prepare import for_spark, prepared_schema
+from smalti.spark.prepare import spark_schema
 from smalti.spark.prepared.parts import read_part
 from smalti.spark.prepared.table import FILES, PreparedTable, load_prepared
 from smalti.spark.reshard import Erased, reshard_files
@@ -27,7 +30,6 @@ from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 _MAX_PARTITIONS = 4096
@@ -76,15 +78,15 @@ def read_rows(spark: "SparkSession", table: PreparedTable, *, only: Collection[s
     """Return the rows of a version, or only of the files with these paths; lazy. Columns as of `read_prepared`."""
     files = table.good if only is None else _chosen(table, only)
     order = pa.array([part.raw.basename for part in table.parts], pa.string())
-    places = pc.index_in(files.column("part"), order).cast(pa.int64())
-    groups, count = _grouped([part.raw.num_bytes for part in table.parts], places)
-    inventory = files.select(["part", "path", *_FROM_FILES]).add_column(0, "place", places)
-    inventory = inventory.add_column(0, "task", groups)
+    places = pc.index_in(files.column("part"), order).cast(pa.int64()).fill_null(0).to_numpy()
+    tasks = _grouped([part.raw.num_bytes for part in table.parts], places)
+    inventory = files.select(["part", "path", *_FROM_FILES]).add_column(0, "place", pa.array(places))
+    inventory = inventory.add_column(0, "task", pa.array(tasks))
     columns = "task long, place long, part string, path string, label int, class_name string, split string"
     require_reach(spark, table.store, writes=False)
-    frame = make_frame(spark, for_spark(spark, inventory), columns)
-    frame = frame.repartitionByRange(count, "task").sortWithinPartitions("place")
-    return map_in_arrow(frame, _reader(table.store), _schema())
+    frame = make_frame(spark, inventory, columns)
+    frame = frame.repartitionByRange(int(tasks.max(initial=0)) + 1, "task").sortWithinPartitions("place")
+    return map_in_arrow(frame, functools.partial(_read_listed, table.store), spark_schema(_COLUMNS))
 
 
 def few_rows(table: PreparedTable, paths: Collection[str]) -> LocalFrame | None:
@@ -94,32 +96,21 @@ def few_rows(table: PreparedTable, paths: Collection[str]) -> LocalFrame | None:
     parts = [part for part in table.parts if part.raw.basename in names]
     if files.num_rows > _MAX_LOCAL_ROWS or sum(part.raw.num_bytes for part in parts) > _MAX_LOCAL_BYTES:
         return None
-    return LocalFrame(
-        _schema(), (rows for part in parts for rows in read_labelled(table.store, part.raw.basename, files))
-    )
+    batches = (batch for part in parts for batch in read_labelled(table.store, part.raw.basename, files))
+    return LocalFrame(spark_schema(_COLUMNS), batches)
 
 
 def _chosen(table: PreparedTable, paths: Collection[str]) -> pa.Table:
     return table.good.filter(pc.is_in(table.good.column("path"), pa.array(sorted(paths), pa.string())))
 
 
-def _schema() -> "StructType":
-    from pyspark.sql.types import StructType
-
-    return StructType([field for field in prepared_schema("fail").fields if field.name != "error"])
-
-
-def _grouped(sizes: Sequence[int], places: pa.ChunkedArray) -> tuple[pa.ChunkedArray, int]:
-    """Return which task reads each row, by the place of its part among all parts, and the number of tasks."""
-    used = sorted(place for place in pc.unique(places).to_pylist() if place is not None)
-    limit = max(_PARTITION_BYTES, -(-sum(sizes[place] for place in used) // _MAX_PARTITIONS))
-    before, tasks = 0, dict[int, int]()
-    for place in used:
-        tasks[place] = before // limit
-        before += sizes[place]
-    number = {task: position for position, task in enumerate(sorted(set(tasks.values())))}
-    by_place = pa.array([number.get(tasks.get(place, 0), 0) for place in range(len(sizes))], pa.int64())
-    return pc.take(by_place, places), max(1, len(number))
+def _grouped(sizes: Sequence[int], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return which task reads each row, by the place of its part among all parts."""
+    used, row_of = np.unique(places, return_inverse=True)
+    own = np.array(sizes, np.int64)[used]
+    limit = max(_PARTITION_BYTES, -(-int(own.sum()) // _MAX_PARTITIONS))
+    _, tasks = np.unique((np.cumsum(own) - own) // limit, return_inverse=True)
+    return np.asarray(tasks[row_of], np.int64)
 
 
 def images_of_classes(table: PreparedTable, count: int) -> dict[str, list[bytes]]:
@@ -184,7 +175,7 @@ def read_images(table: PreparedTable, paths: Collection[str]) -> dict[str, bytes
     Raises:
         StoreNotFound: A part is gone.
     """
-    wanted = table.good.filter(pc.is_in(table.good.column("path"), pa.array(list(paths), pa.string())))
+    wanted = _chosen(table, paths)
     found: dict[str, bytes] = {}
     for part in pc.unique(wanted.column("part")).to_pylist():
         names = wanted.filter(pc.equal(wanted.column("part"), part)).column("path").to_pylist()
@@ -203,16 +194,12 @@ def read_labelled(store: Store, part: str, files: pa.Table) -> Iterator[pa.Recor
         yield pa.RecordBatch.from_arrays([columns[name] for name in _COLUMNS], names=list(_COLUMNS))
 
 
-def _reader(store: Store) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that a task runs: it yields the rows that its input names."""
+def _read_listed(store: Store, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that a task's input names."""
     schema = pa.schema([FILES.field(name) for name in ("part", "path", *_FROM_FILES)])
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = (row for batch in batches for row in batch.to_pylist())
-        for part, files in groupby(rows, key=lambda row: row["part"]):
-            yield from read_labelled(store, part, pa.Table.from_pylist(list(files), schema))
-
-    return task
+    rows = (row for batch in batches for row in batch.to_pylist())
+    for part, files in groupby(rows, key=lambda row: row["part"]):
+        yield from read_labelled(store, part, pa.Table.from_pylist(list(files), schema))
 
 
 _RECIPE = "prepared 1"  # increase the number when the same table would give other rows

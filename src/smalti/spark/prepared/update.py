@@ -13,7 +13,7 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,9 +45,9 @@ from smalti.spark.prepared.parts import (
 )
 from smalti.spark.prepared.table import FILES, PreparedTable, bad_in, counts_of, store_files, table_in
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import decode_errors, require_reach, run_tasks, session_of
+from smalti.spark.tasks import decode_errors, require_reach, run_here, run_tasks, session_of
 from smalti.storage import Store, open_store
-from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.attempts import Answers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,9 +125,10 @@ def update_prepared(
 
     def prepare(paths: Sequence[str], write_id: str) -> Answers:
         work = functools.partial(write_prepared_rows, store, write_id)
-        if update.newest is not None and _are_few(folder, paths):
-            attempt = Attempt.new(0)
-            return [(attempt, work(prepare_here(folder, options, paths), attempt))]
+        # Preparing a few files here takes less time than starting Spark.
+        is_few = len(paths) <= _MAX_LOCAL_FILES and _num_bytes(folder, paths) <= _MAX_LOCAL_BYTES
+        if update.newest is not None and is_few:
+            return run_here(work, prepare_here(folder, options, paths))
         session = session_of(spark)
         require_reach(session, store)
         return run_tasks(prepare_with_sizes(session, folder, options, only=paths), work)
@@ -188,9 +189,11 @@ class _Update:
             table = table_in(self.store, rollback(self.store, found.version))
         return PreparedUpdate(table, prepared=0, kept=table.files.num_rows, removed=0)
 
-    def run(self, prepare: Prepare, spark: "SparkSession | Callable[[], SparkSession] | None") -> PreparedUpdate:
+    def run(self, prepare: Prepare, spark: "SparkSession | Callable[[], SparkSession]") -> PreparedUpdate:
         """Prepare, copy, publish."""
-        header = self._header_with(self._is_base)
+        header = self._header_with(
+            lambda header: (entry_of(header.sidecars, FILES_KIND) or {}).get("recipe") == self.recipe
+        )
         base = table_in(self.store, read_manifest(self.store, header)) if header is not None else None
         known = base.files if base is not None else FILES.empty_table()
         same = self._unchanged(known)
@@ -199,11 +202,14 @@ class _Update:
         markers.begin(self.store, write_id)
         try:
             answers = prepare(fresh, write_id) if fresh else []
-            files = self._joined(pa.concat_tables([same.select(ROW.names), files_of(answers)]))
+            results = pa.concat_tables([same.select(ROW.names), files_of(answers)])
+            files = self.wanted.join(results, "path", join_type="left outer").sort_by("path")
+            files = files.select(FILES.names).cast(FILES).combine_chunks()
             self._check_policy(files)
             kept, copies = _divide(base.parts if base is not None else (), same)
             copied = copy_parts(spark, self.store, write_id, copies)
             files = _moved(files, copied)
+            good = files.filter(pc.is_valid(files.column("part")))
             draft = Draft(
                 write_id,
                 SCHEMA,
@@ -214,7 +220,7 @@ class _Update:
                     "size": self.options.size,
                     "quality": self.options.quality,
                 },
-                metadata={"classes": list(self.folder.classes), "counts": counts_of(files.filter(_is_good(files)))},
+                metadata={"classes": list(self.folder.classes), "counts": counts_of(good)},
                 sidecars=(store_files(self.store, write_id, files, self.recipe),),
             )
         except BaseException:
@@ -227,12 +233,9 @@ class _Update:
                 vacuum(self.store, dry_run=False)
         gone = len(set(known.column("path").to_pylist()) - set(files.column("path").to_pylist()))
         table = PreparedTable(self.store, manifest, files)
-        read, kept = set(fresh), files.num_rows - len(fresh)
-        num_bytes = sum(file.num_bytes for file in self.folder.files if file.path in read)
-        return PreparedUpdate(table, prepared=len(fresh), kept=kept, removed=gone, num_bytes=num_bytes)
-
-    def _is_base(self, header: Header) -> bool:
-        return (entry_of(header.sidecars, FILES_KIND) or {}).get("recipe") == self.recipe
+        num_bytes = _num_bytes(self.folder, fresh)
+        kept_files = files.num_rows - len(fresh)
+        return PreparedUpdate(table, prepared=len(fresh), kept=kept_files, removed=gone, num_bytes=num_bytes)
 
     def _header_with(self, fits: Callable[[Header], bool]) -> Header | None:
         """Return the newest version that fits and was not vacuumed."""
@@ -247,10 +250,6 @@ class _Update:
         marks = dict(zip(*(self.wanted.column(name).to_pylist() for name in ("path", "fingerprint")), strict=True))
         found = zip(*(known.column(name).to_pylist() for name in ("path", "fingerprint")), strict=True)
         return known.filter(pa.array([marks.get(path) == mark for path, mark in found], pa.bool_()))
-
-    def _joined(self, results: pa.Table) -> pa.Table:
-        whole = self.wanted.join(results, "path", join_type="left outer").sort_by("path")
-        return whole.select(FILES.names).cast(FILES).combine_chunks()
 
     def _check_policy(self, files: pa.Table) -> None:
         """Raise an error that names every bad file, found now or earlier, if the policy is `fail` or none is good."""
@@ -274,12 +273,10 @@ class _Update:
         return replace_content(self.store, draft, based_on=newest.version, operation="overwrite")
 
 
-def _are_few(folder: ImageFolder, paths: Sequence[str]) -> bool:
-    """Return whether preparing these files here takes less time than starting Spark."""
-    if len(paths) > _MAX_LOCAL_FILES:
-        return False
+def _num_bytes(folder: ImageFolder, paths: Collection[str]) -> int:
+    """Return the bytes of some files of a folder."""
     wanted = set(paths)
-    return sum(file.num_bytes for file in folder.files if file.path in wanted) <= _MAX_LOCAL_BYTES
+    return sum(file.num_bytes for file in folder.files if file.path in wanted)
 
 
 def recipe_of(folder: ImageFolder, options: PrepareOptions) -> str:
@@ -339,10 +336,6 @@ def _moved(files: pa.Table, copied: Answers) -> pa.Table:
     columns = zip(files.column("path").to_pylist(), files.column("part").to_pylist(), strict=True)
     parts = pa.array([places.get(path, part) for path, part in columns], pa.string())
     return files.set_column(FILES.get_field_index("part"), FILES.field("part"), parts)
-
-
-def _is_good(files: pa.Table) -> Any:
-    return pc.is_valid(files.column("part"))
 
 
 def _delete_folder(store: Store, name: str) -> None:

@@ -12,7 +12,6 @@ fast, 1.3 times as fast as with `coalesce(4)` before the call.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import groupby
 from pathlib import Path
@@ -57,39 +56,29 @@ def read_in_tasks(df: "DataFrame", columns: Sequence[tuple[str, str]], selected:
 
     # A build of Spark whose plans have other methods or classes, or that forbids to call them: Spark reads the files.
     with suppress(Py4JError, AttributeError, TypeError, ValueError):
-        _record_reading(df, columns, selected)
+        found = _find(df)
+        if found is None:
+            return
+        sources, num_bytes, is_narrow = found
+        contents = frozenset(place for place, (name, _) in enumerate(columns) if name in sources)
+        if not contents:
+            return
+        others = [pair for place, pair in enumerate(columns) if place not in contents]
+        frame = select_columns(_with_addresses(df), [*others, (_ADDRESS, _ADDRESS), (_SIZE, _SIZE)])
+        if is_narrow:
+            cores = df.sparkSession.sparkContext.defaultParallelism
+            count = max(-(-num_bytes // _PARTITION_BYTES), _TASKS_PER_CORE * cores)
+            frame = frame.coalesce(min(count, _MAX_PARTITIONS))  # tables have the largest number for an unknown size
+        names = tuple(name for _, name in columns)
+        record_recipe(selected, RowRecipe(frame, partial(read_batches, names, contents)))
 
 
-def _record_reading(df: "DataFrame", columns: Sequence[tuple[str, str]], selected: "DataFrame") -> None:
-    found = _find(df)
-    if found is None:
-        return
-    contents = [place for place, (name, _) in enumerate(columns) if name in found.names]
-    if not contents:
-        return
-    others = [pair for place, pair in enumerate(columns) if place not in contents]
-    frame = select_columns(_Extension(df).frame(), [*others, (_ADDRESS, _ADDRESS), (_SIZE, _SIZE)])
-    if found.is_narrow:
-        cores = df.sparkSession.sparkContext.defaultParallelism
-        count = max(-(-found.num_bytes // _PARTITION_BYTES), _TASKS_PER_CORE * cores)
-        frame = frame.coalesce(min(count, _MAX_PARTITIONS))  # tables have the largest number for an unknown size
-    names = tuple(name for _, name in columns)
-    record_recipe(selected, RowRecipe(frame, partial(read_batches, names, frozenset(contents))))
+_Contents = tuple[frozenset[str], int, bool]
+"""The columns of a DataFrame that are contents of files as the source has them, the bytes of all files of the source,
+and whether the partitions are those of the source."""
 
 
-@dataclass(frozen=True)
-class _ContentColumns:
-    """The contents of files in the columns of a DataFrame."""
-
-    names: frozenset[str]
-    """Columns that are contents as the source has them."""
-    num_bytes: int
-    """Bytes of all files of the source."""
-    is_narrow: bool = True
-    """True if the partitions are those of the source."""
-
-
-def _find(df: "DataFrame") -> _ContentColumns | None:
+def _find(df: "DataFrame") -> _Contents | None:
     """Return the contents of local files in the columns of a frame, by its query's plan; None if there are none."""
     execution = df._jdf.queryExecution()
     plan = execution.analyzed()
@@ -120,21 +109,20 @@ def _is_of_local_files(leaf: Any) -> bool:
     return all(root.startswith("file:") for root in roots)
 
 
-def _trace(plan: Any, wanted: Mapping[int, frozenset[str]]) -> _ContentColumns | None:
+def _trace(plan: Any, wanted: Mapping[int, frozenset[str]]) -> _Contents | None:
     """Return which of the wanted attributes (names of columns by their ids) are contents as the source has them."""
     kind = plan.getClass().getSimpleName()
     if _is_of_local_files(plan):
         found = [wanted.get(_id_of(each)) for each in scala_items(plan.output()) if each.name() == _CONTENT]
         names = next((each for each in found if each), None)
-        return None if names is None else _ContentColumns(names, int(plan.relation().sizeInBytes()))
+        return None if names is None else (names, int(plan.relation().sizeInBytes()), True)
     if kind not in _NARROW | _WIDE:
         return None
     if kind == "Project":
         wanted = _before(plan, wanted)
     for child in scala_items(plan.children()):
-        contents = _trace(child, wanted)
-        if contents is not None:
-            return replace(contents, is_narrow=contents.is_narrow and kind in _NARROW)
+        if (contents := _trace(child, wanted)) is not None:
+            return (*contents[:2], contents[2] and kind in _NARROW)
     return None
 
 
@@ -154,46 +142,41 @@ def _id_of(attribute: Any) -> int:
     return int(attribute.exprId().id())
 
 
-class _Extension:
-    """Adds two columns to the source of a query, and passes them through all of its projections."""
+def _with_addresses(df: "DataFrame") -> "DataFrame":
+    """Return the rows of the frame with address and size of the file that each comes from.
 
-    def __init__(self, df: "DataFrame") -> None:
-        self._df = df
-        self._jvm: Any = df.sparkSession._jvm
-        self._added: list[Any] = []
+    The two columns are added to the source of the query, and passed through all of its projections.
+    """
+    jvm: Any = df.sparkSession._jvm
+    to_sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+    added: list[Any] = []
 
-    def frame(self) -> "DataFrame":
-        """Return the rows of the frame with address and size of the file that each comes from."""
-        return self._frame_of(self._extended(self._df._jdf.queryExecution().analyzed()) or self._df._jdf)
-
-    def _frame_of(self, plan: Any) -> "DataFrame":
-        names = self._df._jdf.getClass().getName().split(".")  # Spark 4 moved the class
-        rows = reduce(getattr, names, self._jvm).ofRows(self._df._jdf.sparkSession(), plan)
-        made: DataFrame = type(self._df)(rows, self._df.sparkSession)
+    def frame_of(plan: Any) -> "DataFrame":
+        names = df._jdf.getClass().getName().split(".")  # Spark 4 moved the class
+        rows = reduce(getattr, names, jvm).ofRows(df._jdf.sparkSession(), plan)
+        made: DataFrame = type(df)(rows, df.sparkSession)
         return made
 
-    def _extended(self, plan: Any) -> Any:
+    def extended(plan: Any) -> Any:
         """Return the part of the query that contains the source, with the columns; None for other parts."""
         if _is_of_local_files(plan):
-            source = self._frame_of(plan)
-            source = source.withColumns({_ADDRESS: source["path"], _SIZE: source["length"]})
-            analyzed = source._jdf.queryExecution().analyzed()
-            self._added = list(scala_items(analyzed.output()))[-2:]
-            return analyzed
+            source = frame_of(plan)
+            analyzed = source.withColumns({_ADDRESS: source["path"], _SIZE: source["length"]})._jdf.queryExecution()
+            added.extend(list(scala_items(analyzed.analyzed().output()))[-2:])
+            return analyzed.analyzed()
         children = list(scala_items(plan.children()))
-        extended = [self._extended(child) for child in children]
-        if not any(extended):
+        parts = [extended(child) for child in children]
+        if not any(parts):
             return None
         kind = plan.getClass().getSimpleName()
         if kind == "View":
-            return extended[0]
+            return parts[0]
         if kind == "Project":
-            columns = self._sequence([*scala_items(plan.projectList()), *self._added])
-            return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, extended[0])
-        return plan.withNewChildren(self._sequence([new or old for new, old in zip(extended, children, strict=True)]))
+            columns = to_sequence([*scala_items(plan.projectList()), *added])
+            return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, parts[0])
+        return plan.withNewChildren(to_sequence([new or old for new, old in zip(parts, children, strict=True)]))
 
-    def _sequence(self, items: list[Any]) -> Any:
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(items)
+    return frame_of(extended(df._jdf.queryExecution().analyzed()) or df._jdf)
 
 
 def read_batches(
@@ -234,19 +217,16 @@ def _contents_of(store: Store, addresses: pa.Array) -> Iterator[pa.Array]:
     """Yield the contents of the files, in arrays for some rows each; null for a row without a file."""
     for is_file, group in groupby(addresses.to_pylist(), key=lambda address: address is not None):
         run = list(group)
-        if is_file:
-            yield from _existing(store, [address.removeprefix("file:").lstrip("/") for address in run])
-        else:
+        if not is_file:
             yield pa.nulls(len(run), pa.binary())
-
-
-def _existing(store: Store, keys: list[str]) -> Iterator[pa.Array]:
-    try:
-        yield from read_contents(store, keys)
-    except StoreNotFound as error:
-        raise CatalogError(
-            f"{error.message}: a source file was removed while it was read; nothing was published. List the files again"
-        ) from error
+            continue
+        try:
+            yield from read_contents(store, [address.removeprefix("file:").lstrip("/") for address in run])
+        except StoreNotFound as error:
+            raise CatalogError(
+                f"{error.message}: a source file was removed while it was read; nothing was published. List the files "
+                "again"
+            ) from error
 
 
 def _check_sizes(content: pa.Array, rows: pa.RecordBatch) -> None:

@@ -179,7 +179,7 @@ def _with_cache_limit(dataset: StreamingDataset) -> int | None:
     """
     reader = dataset._smalti
     if reader.cache_limit is None:
-        limits = [limit for part in reader.stream.sets if (limit := default_cache_limit(part.source)) is not None]
+        limits = [limit for part in reader.stream.sets if (limit := default_cache_limit(part.sources[0])) is not None]
         if limits:
             reader.close()  # opened again, in the same versions, by the next use
             reader.cache_limit = max(limits)

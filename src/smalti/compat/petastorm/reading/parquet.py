@@ -5,7 +5,6 @@ Here: the common columns of the files, the bytes of row groups. Not here: footer
 """
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -25,7 +24,7 @@ from smalti.conversion.sources.parquet_files import (
 from smalti.errors import ChecksumMismatch, FormatError, SchemaError, SmaltiError
 from smalti.writer.tables.columns import repeated
 
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_INTEGER = r"-?(0|[1-9][0-9]{0,17})"
 _FOOTER_THREADS = 32
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
 """Key of the pickled schema that Petastorm stores in `_common_metadata`. Smalti never unpickles it."""
@@ -68,12 +67,6 @@ def _read_row_group(source: FileSource, footer: Footer, number: int, columns: Se
     if table.num_rows != expected:
         raise FormatError(f"{where} has {table.num_rows} rows, but its footer says {expected}.", key=footer.key)
     return table
-
-
-def _whole(text: str) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise ValueError(text)
-    return int(text)
 
 
 class ParquetSet:
@@ -143,7 +136,8 @@ def open_set(
     with ThreadPoolExecutor(min(_FOOTER_THREADS, len(keys)), "smalti-footers") as pool:
         footers = list(pool.map(footer_of, keys))
     partitions = {
-        name: first_type(texts, ((_whole, pa.int64()),)) for name, texts in partition_texts(keys, source.locate).items()
+        name: first_type(texts, ((_INTEGER, int, pa.int64()),))
+        for name, texts in partition_texts(keys, source.locate).items()
     }
     return ParquetSet(source, footers, _schema(source, footers, partitions), partitions)
 

@@ -1,0 +1,293 @@
+"""`smalti doctor [URL]`, `smalti benchmark URL`, `smalti cache ls|verify|scrub|clear`: this machine.
+
+What does not work on it, how fast it reads, and the copies of shards that it has.
+"""
+
+import itertools
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from smalti.cli.faults import ExitCode, UsageFault, point_out
+from smalti.cli.options import Output, StoreOptions, Url, VersionChoice
+from smalti.cli.output import Column, byte_count, duration, exact_bytes, progress, show, write, write_table
+from smalti.cli.registration import MACHINE, command, group
+
+if TYPE_CHECKING:
+    from smalti.cache import inspect
+    from smalti.catalog import Manifest
+    from smalti.diagnosis import Diagnosis, Finding, ReadingSpeeds
+    from smalti.format import ShardInfo
+    from smalti.storage import Store
+
+_COLOURS = {"ok": "green", "warning": "yellow", "fault": "red", "skipped": "bright_black"}
+
+Place = Annotated[
+    str | None,
+    typer.Argument(metavar="[URL]", help="URL or folder to check as well, with or without a set.", show_default=False),
+]
+Local = Annotated[
+    str | None, typer.Option("--local", metavar="FOLDER", help="The cache folder (default: the user's own).")
+]
+
+
+_DAY = 86_400.0
+_MAX_THREADS = 1024
+
+
+@command(
+    "doctor",
+    panel=MACHINE,
+    examples=["smalti doctor", "smalti doctor s3://bucket/flowers", "smalti doctor s3://bucket/flowers --write"],
+)
+def doctor(
+    *,
+    url: Place = None,
+    write_probe: Annotated[
+        bool, typer.Option("--write", help="Also try to write: a small object is put, and removed again.")
+    ] = False,
+    local: Local = None,
+    seconds: Annotated[float, typer.Option(metavar="N", min=1, max=_DAY, help="Time limit of each check.")] = 60.0,
+    stores: StoreOptions,
+    output: Output,
+) -> ExitCode:
+    """Check this machine, and a place: what does not fit or work, and what to do about it.
+
+    Looks at packages, Java, GPUs, shared memory, credentials, rights, the data set, and the cache folder, for
+    faults that no error reports. Nothing is changed. The exit status is 3 if there is a fault; warnings do not count.
+    """
+    from smalti.diagnosis import diagnose
+
+    options = None if url is None else stores.for_address(url)
+    with progress(output, "checks done") as on_check:
+        found = diagnose(
+            url, storage_options=options, local=local, write=write_probe, seconds=seconds, on_check=on_check
+        )
+    show(output, found, lambda: _write_findings(found))
+    return ExitCode.OK if found.ok else ExitCode.NOT_VERIFIED
+
+
+def _write_findings(found: "Diagnosis") -> None:
+    width = max(len(each.check) for each in found.findings)
+    for each in found.findings:
+        _write_finding(each, width)
+    counts = [
+        f"{number:,} {state}{'s' if number > 1 and state in {'warning', 'fault'} else ''}"
+        for state, number in found.counts.items()
+        if number
+    ]
+    write(f"\n{', '.join(counts)}; took {duration(found.seconds)}")
+
+
+def _write_finding(finding: "Finding", width: int) -> None:
+    """Write the state, the check and the fact, and below it what to do; wrapped on a terminal."""
+    state = f"{finding.state.value:9}"
+    indent = " " * (9 + width + 2)
+    lines = [finding.found] + ([f"to do: {finding.to_do}"] if finding.to_do else [])
+    if sys.stdout.isatty():
+        room = max(30, shutil.get_terminal_size().columns - len(indent))
+        lines = [
+            line
+            for text in lines
+            for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+        ]
+        if "NO_COLOR" not in os.environ:
+            state = typer.style(state, fg=_COLOURS[finding.state.value], bold=finding.state.value == "fault")
+    write(f"{state}{finding.check:{width}}  {lines[0]}")
+    for line in lines[1:]:
+        write(f"{indent}{line}")
+
+
+@command(
+    "benchmark",
+    panel=MACHINE,
+    examples=["smalti benchmark ./flowers", "smalti benchmark s3://bucket/flowers --seconds 60 --threads 1,8"],
+)
+def benchmark(
+    *,
+    url: Url,
+    version: VersionChoice,
+    seconds: Annotated[float, typer.Option(metavar="N", min=0.1, max=_DAY, help="Time for all together.")] = 30.0,
+    threads: Annotated[str, typer.Option(metavar="N,...", help="Threads that read at once.")] = "1,4,16",
+    local: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Folder on the disk to read through (default: the cache's).")
+    ] = None,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Measure how fast this machine reads a set: cold and warm, beside the plain link.
+
+    `link` are ranged requests for the same objects and nothing else: no other reading can be faster. `cold` are
+    samples with an empty cache, `warm` the same ones again. Existing copies in the cache are neither read nor changed.
+    """
+    from smalti.diagnosis import measure_reading
+
+    parts = threads.split(",")
+    if not all(part.strip().isdecimal() and len(part) <= 4 and 1 <= int(part) <= _MAX_THREADS for part in parts):
+        raise UsageFault(f"--threads: expected numbers such as 1,4,16, up to {_MAX_THREADS:,}, found {threads!r:.80}")
+    with progress(output, "measured") as on_progress:
+        numbers = itertools.count()
+
+        def count(_: object = None) -> None:
+            if on_progress is not None:
+                on_progress(next(numbers), 3 * len(parts))
+
+        count()
+        found = measure_reading(
+            url,
+            version=version.at,
+            tag=version.tag,
+            storage_options=stores.for_address(url),
+            seconds=seconds,
+            threads=tuple(map(int, parts)),
+            local=local,
+            on_speed=count,
+        )
+    show(output, found, lambda: _write_speeds(found))
+
+
+def _write_speeds(found: "ReadingSpeeds") -> None:
+    write(
+        f"version {found.version}: {found.samples:,} samples in {found.shards:,} shards, {exact_bytes(found.num_bytes)}"
+    )
+    if found.is_read_in_place:
+        write("read in place: the files may be in the memory of the kernel")
+    write(f"round trip {_milliseconds(found.round_trip.median)}, 90 % within {_milliseconds(found.round_trip.p90)}\n")
+    titles = ("threads", "reading", "bytes/s", "of link", "samples/s", "median", "99 %", "longest")
+    columns = [Column(title, is_number=title != "reading") for title in titles]
+    rows = []
+    for each in found.speeds:
+        share = found.share_of_link(each.threads) if each.work == "cold" else None
+        rows.append(
+            (
+                each.threads,
+                each.work,
+                byte_count(each.bytes_per_second),
+                "" if share is None else f"{share:.0%}",
+                f"{each.samples_per_second:,.0f}",
+                _milliseconds(each.latency.median),
+                _milliseconds(each.latency.p99),
+                _milliseconds(each.latency.longest),
+            )
+        )
+    write_table(columns, rows)
+
+
+def _milliseconds(seconds: float) -> str:
+    return duration(seconds) if seconds >= 10 else f"{seconds * 1000:,.{2 if seconds < 0.01 else 0}f} ms"
+
+
+CacheFolder = Annotated[
+    Path | None, typer.Option("--local", metavar="FOLDER", help="The cache folder (default: the user's own).")
+]
+Digest = Annotated[
+    str,
+    typer.Option("--digest", metavar="HEX", help="Only data sets whose digest starts with this.", show_default=False),
+]
+
+
+group("cache", "The copies of shards on this machine; safe beside running jobs.", panel=MACHINE)
+
+
+@command("cache ls", examples=["smalti cache ls"])
+def list_cache(*, local: CacheFolder = None, digest: Digest = "", output: Output) -> None:
+    """List the copies, by data set."""
+    from smalti.cache import inspect
+
+    found = inspect.list_copies(_folder(local), digest)
+    show(output, [asdict(each) for each in found], lambda: _write_copies(found))
+
+
+def _write_copies(found: "Sequence[inspect.Copies]") -> None:
+    numbers = [Column(name, is_number=True) for name in ("files", "size", "in flight", "readers", "left over")]
+    write_table(
+        ["folder", *numbers],
+        [
+            (
+                each.folder,
+                each.shards,
+                byte_count(each.num_bytes),
+                each.in_flight,
+                each.readers,
+                f"{each.left:,} ({byte_count(each.left_bytes)})" if each.left else 0,
+            )
+            for each in found
+        ],
+    )
+    write(f"{len(found):,} data sets, {byte_count(sum(each.num_bytes for each in found))}")
+
+
+@command("cache verify", examples=["smalti cache verify s3://bucket/flowers --remove"])
+def verify_cache(
+    url: Url,
+    version: VersionChoice,
+    *,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove copies that are damaged.")] = False,
+    local: CacheFolder = None,
+    stores: StoreOptions,
+    output: Output,
+) -> ExitCode:
+    """Compare every copy of a version with its manifest.
+
+    The exit status is 3 if a copy is damaged.
+    """
+    from smalti.cache import inspect
+
+    store = stores.open(url)
+    manifest = version.open(store)
+    good = 0
+    problems: list[tuple[str, str]] = []
+    for digest, shards in _with_columns(store, manifest):
+        found, wrong = inspect.verify_copies(_folder(local), digest, store.url, list(shards))
+        good, problems = good + found, [*problems, *wrong]
+    removed = [inspect.discard(Path(path)) for path, _ in problems] if remove else []
+    rows = [{"file": path, "problem": text} for path, text in problems]
+    for _, text in problems if not output.as_json else ():
+        point_out(text)
+    state = f"{len(problems):,} damaged, {len(removed):,} removed" if problems else "all good"
+    facts = {"digest": manifest.digest, "good": good, "problems": rows, "removed": len(removed)}
+    show(output, facts, f"version {manifest.version}: {good:,} copies as declared: {state}")
+    return ExitCode.NOT_VERIFIED if problems else ExitCode.OK
+
+
+def _with_columns(store: "Store", manifest: "Manifest") -> "Iterator[tuple[str, Sequence[ShardInfo]]]":
+    """Yield the shards of a version and of its added columns, with the digest that names their cache folder."""
+    from smalti.catalog.sidecars import aligned_shards, columns_of
+
+    yield manifest.digest, manifest.shards
+    for entry in columns_of(manifest.sidecars):
+        yield entry.digest, aligned_shards(store, entry, manifest.shards)
+
+
+@command("cache scrub", examples=["smalti cache scrub"])
+def scrub_cache(*, local: CacheFolder = None, digest: Digest = "", output: Output) -> None:
+    """Remove leftovers of killed processes, and files that failed verification."""
+    from smalti.cache import inspect
+
+    _write_removed(inspect.scrub(_folder(local), digest), output)
+
+
+@command("cache clear", examples=["smalti cache clear --digest 4f1d"])
+def clear_cache(*, local: CacheFolder = None, digest: Digest = "", output: Output) -> None:
+    """Remove all copies; running jobs fetch again what they do not have open."""
+    from smalti.cache import inspect
+
+    _write_removed(inspect.clear(_folder(local), digest), output)
+
+
+def _write_removed(removed: "Sequence[inspect.Removed]", output: Output) -> None:
+    lines = [f"{each.folder}: {each.files:,} files removed, {byte_count(each.num_bytes)}" for each in removed]
+    show(output, [asdict(each) for each in removed], "\n".join(lines) or "nothing to remove")
+
+
+def _folder(local: Path | None) -> Path:
+    from smalti.cache.sources import detect_cache_folder
+
+    return detect_cache_folder() if local is None else local.expanduser()

@@ -1,0 +1,437 @@
+"""`smalti plan URL`, `smalti train CONFIG.yaml`, `smalti ledger check URL`: a training run.
+
+Its cost, computed before machines are rented; the run as its configuration says; the proof that it read every planned
+sample once.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import typer
+
+from smalti.cli.faults import ExitCode, UsageFault, point_out
+from smalti.cli.options import Output, SplitChoice, StoreOptions, Url
+from smalti.cli.output import byte_count, duration, show, write, write_facts, write_json
+from smalti.cli.registration import TRAINING, command, group
+from smalti.redaction import MASK
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from smalti.cursor import Cursor
+    from smalti.dataset.cost import EpochCost, Rates, RunCost
+    from smalti.dataset.forecast import Forecast, ReaderSetup
+    from smalti.ledger import LedgerReport, Plan
+    from smalti.torch.train import TrainConfig, TrainResult
+
+_WORLD = re.compile(r"(\d+)x(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Readers:
+    """The hosts and ranks that will read."""
+
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Samples per rank and step.")]
+    world: Annotated[str, typer.Option(metavar="HxR", help="Hosts, and ranks of each, such as 2x8.")] = "1x1"
+    workers: Annotated[int, typer.Option(metavar="N", min=0, help="Loader workers of a rank.")] = 0
+    cache: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="Cache on each host, such as 50GB (default: enough).")
+    ] = None
+    tail: Annotated[Literal["pad", "short", "drop"], typer.Option("--tail", help="How the last step is filled.")] = (
+        "pad"
+    )
+
+    def setup(self) -> "ReaderSetup":
+        """Return them as the library takes them."""
+        from smalti.dataset.forecast import ReaderSetup
+
+        match = _WORLD.fullmatch(self.world)
+        if match is None or not int(match[1]) or not int(match[2]):
+            raise UsageFault(f"--world: expected hosts x ranks of each, such as 2x8, found {self.world!r}")
+        cache = None if self.cache is None else _bytes(self.cache)
+        return ReaderSetup(int(match[1]), int(match[2]), self.batch, self.workers, cache, self.tail)
+
+
+@dataclass(frozen=True)
+class OrderChoice:
+    """The order in which samples are read."""
+
+    PANEL: ClassVar[str] = "Order"
+
+    canonical_nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="As for StreamingDataset.")] = None
+    shuffle_block_size: Annotated[int | None, typer.Option(metavar="N", min=1, help="As for StreamingDataset.")] = None
+    affinity: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PART",
+            min=0.0,
+            max=1.0,
+            help="Part of its shards that a host reads again in the next epoch (default: 1, all).",
+        ),
+    ] = None
+    no_shuffle: Annotated[bool, typer.Option("--no-shuffle", help="Read in the stored order.")] = False
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """Speeds and prices; with none of them no seconds are computed."""
+
+    PANEL: ClassVar[str] = "Seconds and price"
+
+    link: Annotated[str | None, typer.Option(metavar="RATE", help="Link of each host: 10Gbit, or 500MB a second.")] = (
+        None
+    )
+    store_rate: Annotated[str | None, typer.Option(metavar="RATE", help="The store to all hosts together: 40Gbit.")] = (
+        None
+    )
+    read_rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", help="Samples that a rank reads and decodes in a second; `smalti benchmark` measures them."
+        ),
+    ] = None
+    compute_seconds_per_step: Annotated[
+        float | None, typer.Option(metavar="S", help="The model's seconds for a step.")
+    ] = None
+    price_per_hour: Annotated[
+        float, typer.Option(metavar="P", help="Price of a host for an hour.", show_default=False)
+    ] = 0.0
+    price_per_gb: Annotated[
+        float, typer.Option(metavar="P", help="Price of 10^9 bytes out of the store.", show_default=False)
+    ] = 0.0
+    price_per_1000_gets: Annotated[
+        float, typer.Option("--price-per-1000-gets", metavar="P", help="Price of 1000 requests.", show_default=False)
+    ] = 0.0
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs of the run.")] = 1
+
+    def rates(self) -> "Rates | None":
+        """Return the rates as the library takes them; None if none is given."""
+        from smalti.dataset.cost import Rates
+
+        try:
+            rates = Rates(
+                link=_rate("--link", self.link),
+                store=_rate("--store-rate", self.store_rate),
+                read=self.read_rate,
+                step=self.compute_seconds_per_step,
+                host_hour=self.price_per_hour,
+                egress_gb=self.price_per_gb,
+                thousand_gets=self.price_per_1000_gets,
+            )
+        except ValueError as fault:
+            raise UsageFault(f"speeds and prices: {fault}") from None
+        return None if rates == Rates() else rates
+
+
+@command(
+    "plan",
+    panel=TRAINING,
+    examples=[
+        "smalti plan ./flowers --batch 32 --world 2x8",
+        "smalti plan ./flowers --batch 32 --link 10Gbit --price-per-hour 4",
+    ],
+)
+def plan(
+    url: Url,
+    version: SplitChoice,
+    *,
+    readers: Readers,
+    order: OrderChoice,
+    costs: CostOptions,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Compute the cost of an epoch on a world: steps, padding, traffic, cache, memory, mixing, seconds, price."""
+    from smalti.dataset import OrderOptions
+    from smalti.dataset.cost import forecast_epoch, run_cost
+
+    reader, rates = readers.setup(), costs.rates()
+    found = forecast_epoch(
+        stores.open(url),
+        reader,
+        **version.arguments(),
+        shuffle=not order.no_shuffle,
+        order=OrderOptions(
+            num_canonical_nodes=order.canonical_nodes,
+            shuffle_block_size=order.shuffle_block_size,
+            affinity=order.affinity,
+        ),
+    )
+    cost = None if rates is None else run_cost(found, reader, rates, epochs=costs.epochs)
+    if output.as_json:
+        write_json(found.to_dict() | ({} if cost is None else {"cost": cost.to_dict()}))
+        return
+    _write_forecast(found, reader)
+    for line in _cost_lines(cost) if cost is not None else ():
+        write(line)
+
+
+def _write_forecast(found: "Forecast", reader: "ReaderSetup") -> None:
+    most = max(found.hosts, key=lambda host: host.cold_bytes)
+    held = max(host.window_bytes for host in found.hosts)
+    write(f"set      {found.samples:,} samples in {found.shards:,} shards, {byte_count(found.stored_bytes)}")
+    write(
+        f"epoch    {found.steps:,} steps of {found.global_batch:,} samples, {found.repeats:,} repeats in the last one"
+    )
+    write(f"host     reads {most.shards:,} shards, {byte_count(most.cold_bytes)} in the first epoch")
+    whole = byte_count(most.cache_bytes)
+    write(
+        f"cache    {byte_count(held)} for the shards that are mixed at once and those that\n"
+        f"         come next, {whole} to fetch nothing again"
+    )
+    write(
+        f"traffic  {byte_count(found.cold_bytes)} over all hosts in the first epoch, "
+        f"{byte_count(found.warm_bytes)} in later ones"
+    )
+    room, in_use = reader.cache_bytes, max(host.in_use_bytes for host in found.hosts)
+    if room is not None and room < in_use:
+        write(
+            f"         a cache of {byte_count(room)} is too small for what is mixed, {byte_count(in_use)}:\n"
+            "         shards are fetched several times. Give more, or a smaller\n         --shuffle-block-size."
+        )
+    elif room is not None and room < held:
+        write(
+            f"         a cache of {byte_count(room)} holds what is mixed, and not what comes next:\n"
+            "         readers wait for that."
+        )
+    write(
+        f"memory   {byte_count(found.plan_bytes)} for the order, "
+        f"{byte_count(found.batch_bytes)} for a rank's batches ahead"
+    )
+    write(
+        f"mixing   {found.window_samples:,} samples at once; a window of a run mixes {found.window_shards:,.1f} shards"
+    )
+
+
+def _cost_lines(cost: "RunCost") -> Iterator[str]:
+    later = [("later", cost.later)] if cost.epochs > 1 else []
+    for name, part in [("first", cost.first), *later]:
+        bound = f", bound by {part.bound_by}" if part.bound_by else ""
+        yield f"{name:<7}  epoch: at least {duration(part.seconds)}{bound}"
+        if part.seconds_by:
+            times = (f"{what} {duration(seconds)}" for what, seconds in part.seconds_by.items())
+            yield f"         {', '.join(times)}"
+        yield f"         {_prices(part)}"
+    if cost.epochs > 1:
+        yield f"run      {cost.epochs:,} epochs: at least {duration(cost.seconds)}, price {_money(cost.price)}"
+
+
+def _prices(part: "EpochCost") -> str:
+    return (
+        f"price {_money(part.price)}: machines {_money(part.machines_price)}, traffic {_money(part.egress_price)}, "
+        f"{part.requests:,} requests {_money(part.requests_price)}"
+    )
+
+
+def _money(price: float) -> str:
+    return f"{price:,.2f}" if price >= 1 else f"{price:.3g}"
+
+
+def _rate(option: str, text: str | None) -> float | None:
+    from smalti.dataset.cost import parse_rate
+    from smalti.errors import SchemaError
+
+    try:
+        return None if text is None else parse_rate(text, what=option)
+    except SchemaError as fault:
+        raise UsageFault(str(fault)) from None
+
+
+def _bytes(text: str) -> int:
+    from smalti.errors import SchemaError
+    from smalti.format.sizes import parse_byte_count
+
+    try:
+        return parse_byte_count(text, what="--cache")
+    except SchemaError:
+        raise UsageFault(f"--cache: expected bytes, such as 50GB, found {text!r}") from None
+
+
+@command(
+    "train",
+    panel=TRAINING,
+    examples=[
+        "smalti train config.yaml",
+        "smalti train config.yaml --set epochs=3 --set launcher=inline",
+        "smalti train config.yaml --dry-run",
+    ],
+)
+def train_model(
+    config: Annotated[
+        str,
+        typer.Argument(metavar="CONFIG", help="YAML file; its keys are the fields of TrainConfig.", show_default=False),
+    ],
+    *,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A value in place of the file's, such as epochs=3 or task_options.vocabulary=512; may be repeated.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved configuration, and train nothing.")
+    ] = False,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Train a model as a configuration file says; a run that was stopped resumes from its newest checkpoint.
+
+    The launcher in the configuration starts the processes.
+    """
+    from smalti.torch.train.config_file import read_config
+
+    chosen = read_config(config, overrides or ())
+    options = stores.for_address(chosen.data)
+    if options:
+        chosen = read_config(config, overrides or (), storage_options=options)
+    if dry_run:
+        _write_config(chosen, output)
+        return
+    from smalti.torch.train.threads import waiting_of_threads
+
+    os.environ.update(waiting_of_threads(os.environ))  # the import of torch below reads them
+    from smalti.torch.train import train
+
+    result = train(chosen)
+    show(output, result.to_json(), lambda: _write_result(result))
+
+
+def _write_config(config: "TrainConfig", output: Output) -> None:
+    from smalti.torch.train.config import TASKS
+
+    facts = config.to_json()
+    if config.task in TASKS:
+        facts["task_options"] = {**TASKS[config.task].option_defaults(), **facts["task_options"]}
+    for name in ("storage_options", "run_storage_options"):
+        # Their names without the values, which may be secret.
+        facts[name] = None if facts[name] is None else dict.fromkeys(facts[name], MASK)
+    if output.as_json:
+        write_json(facts)
+        return
+    import yaml
+
+    write(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True).rstrip("\n"))
+
+
+def _write_result(result: "TrainResult") -> None:
+    figures = [(name, f"{value:.6g}") for name, value in sorted(result.metrics.items())]
+    write_facts(
+        [
+            *figures,
+            ("steps", f"{result.steps:,} in {result.epochs:,} epochs, {duration(result.seconds)}"),
+            ("model", result.model_dir),
+            ("checkpoint", result.checkpoint),
+        ]
+    )
+
+
+group("ledger", "The ledger of a run: the samples that its ranks read.", panel=TRAINING)
+
+
+@command(
+    "ledger check",
+    examples=[
+        "smalti ledger check runs/7/ledger",
+        "smalti ledger check s3://bucket/runs/7/samples",
+        "smalti ledger check runs/7/ledger --data ./flowers --json",
+    ],
+)
+def check(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="Folder or URL of the ledger, such as the folder `samples` of a run.",
+            show_default=False,
+        ),
+    ],
+    *,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Shard set that the run read: compare sample ids with the plan; repeat for streams of a mixture.",
+        ),
+    ] = None,
+    stores: StoreOptions,
+    output: Output,
+) -> ExitCode:
+    """Prove that each planned sample was read once, over all lives of the run.
+
+    The exit status is 3 if it is not proven.
+    """
+    from smalti.ledger import check_ledger
+    from smalti.storage.local_files import local_files
+
+    with local_files(stores.open(folder)) as files:
+        report = check_ledger(files, _planner(data, stores) if data else None)
+    show(output, report, lambda: _write_report(report))
+    return ExitCode.OK if report.ok else ExitCode.NOT_VERIFIED
+
+
+def _write_report(report: "LedgerReport") -> None:
+    for life in report.lives:
+        write(f"life {life['life']:<5} ranks {life['num_ranks']:,}, hosts {life['num_hosts']:,}")
+    for epoch in report.epochs:
+        state = "" if epoch.is_finished else f" (open, of {epoch.size:,})"
+        skipped = f", {epoch.skipped:,} skipped" if epoch.skipped else ""
+        repeats = f", {epoch.repeats:,} repeats to fill the last step" if epoch.repeats else ""
+        write(f"epoch {epoch.epoch:<4} {epoch.taken:,} of {epoch.expected:,} samples{state}{skipped}{repeats}")
+    write(f"{report.superseded:,} samples superseded by a later life, {report.in_flight:,} in flight at the end")
+    compared = (
+        f"{report.compared:,} sample ids compared with the plan" if report.compared else "not compared; see --data"
+    )
+    write(f"plan       {compared}")
+    for each in report.skipped:
+        write(f"skipped    sample {each['sample_id']} of epoch {each['epoch']} ({each['shard']}): {each['cause']}")
+    num_unlisted = sum(epoch.skipped for epoch in report.epochs) - len(report.skipped)
+    if num_unlisted > 0:
+        write(f"skipped    {num_unlisted:,} more")
+    for note in report.notes:
+        write(f"note: {note}")
+    for problem in report.problems:
+        point_out(f"{problem.kind}: {problem.message}")
+    found = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in sorted(report.counts.items()))
+    write("all good" if report.ok else f"not proven: {found}")
+
+
+def _planner(urls: list[str], stores: StoreOptions) -> "Callable[[Cursor], Plan]":
+    """Return a function from a cursor to its order, using the versions of the shard sets with the cursor's digests."""
+    from smalti.catalog import history
+    from smalti.dataset import open_dataset
+    from smalti.dataset.order import window_plan
+    from smalti.errors import CursorError
+
+    @lru_cache(maxsize=256)
+    def shard_sizes(digest: str, split: str | None) -> "NDArray[np.int64]":
+        found = []
+        for url in urls:
+            store = stores.open(url)
+            versions = [info.version for info in history(store) if info.digest == digest]
+            dataset = open_dataset(store, version=versions[-1] if versions else None, split=split)
+            newest, sizes = dataset.manifest.digest, dataset.stream.shard_sizes
+            dataset.close()
+            if newest == digest:
+                return sizes
+            found.append(f"{url} (newest: {newest[:16]})")
+        raise CursorError(
+            f"the ledger's run read a data set with digest {digest[:16]}, and no version of {', '.join(found)} has it. "
+            "Give each data set that the run read by its own `--data`, or omit `--data`.",
+            digest=digest,
+            urls=urls,
+        )
+
+    def plan(cursor: "Cursor") -> "Plan":
+        mixture = cursor.mixture
+        if mixture is None:
+            return window_plan(cursor, [shard_sizes(cursor.digest, cursor.split)])
+        return window_plan(cursor, [shard_sizes(stream.digest, stream.split) for stream in mixture.streams])
+
+    return plan
