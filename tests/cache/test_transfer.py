@@ -27,6 +27,23 @@ def store():
     return found
 
 
+class CountingStore(MemoryStore):
+    """A store of a user that adds up what `write` returns, as of any file."""
+
+    def fetch(self, key, out, *, on_chunk=None):
+        total = 0
+        for begin in range(0, SIZE, PART_BYTES):
+            total += out.write(self.objects[key][begin : begin + PART_BYTES])
+        return total
+
+
+def test_the_file_that_a_store_fetches_into_returns_how_much_was_written():
+    store = CountingStore()
+    store.put("k", DATA)
+    deadline = TransferDeadline(30.0, 0, what="memory-store://test/k")
+    assert b"".join(stream(store, "k", deadline=deadline, stall=30.0)) == DATA
+
+
 class ConcurrentStore(MemoryStore):
     """A store that waits until `expected` ranges are requested at the same time."""
 

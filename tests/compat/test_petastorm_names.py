@@ -256,6 +256,7 @@ SCHEMA = Unischema("Scene", [UnischemaField("id", np.int64, ()), POINTS, IMAGE])
 
 def test_a_schema_has_its_columns_as_attributes_and_views_by_field_or_pattern():
     assert SCHEMA.points is POINTS
+    assert list(SCHEMA._fields) == ["id", "points", "image"]  # of programs that know Petastorm's own attribute
     assert list(SCHEMA.create_schema_view([SCHEMA.image, "i."]).fields) == ["id", "image"]
     assert match_unischema_fields(SCHEMA, ["p.*"]) == [POINTS]
     assert UnischemaField("points", np.float32, (2, None)) == POINTS

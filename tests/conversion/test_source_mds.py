@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -26,6 +27,19 @@ def test_encodings_logical_types_and_samples_are_kept_in_shards_of_another_size(
     assert (len(before.shards), len(made.shards), made.shards[0].compression) == (5, 1, "gz")
     assert made.row_hash == verify(tmp_path / "set").row_hash
     assert [plain(sample) for sample in LocalDataset(tmp_path / "new")] == [wanted(number) for number in range(40)]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"],
+)
+def test_arrays_of_one_shape_are_kept_whatever_their_type(tmp_path, dtype):
+    with MDSWriter(out=tmp_path / "set", columns={"x": f"ndarray:{dtype}:2"}) as writer:
+        for number in range(3):
+            writer.write({"x": np.array([number, 7], dtype)})
+    made = convert(tmp_path / "set", tmp_path / "new", processes=1)
+    assert made.schema.columns() == {"x": f"ndarray:{dtype}:2"}
+    assert [sample["x"].tolist() for sample in LocalDataset(tmp_path / "new")] == [[0, 7], [1, 7], [2, 7]]
 
 
 def test_columns_can_be_chosen_with_the_masks_of_their_nulls(tmp_path):

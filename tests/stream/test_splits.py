@@ -8,7 +8,7 @@ import pytest
 
 from smalti.catalog import Draft, merge_index, new_write_id, publish
 from smalti.dataset import StreamingDataset
-from smalti.errors import CatalogError, IndexFileError, MixedSplitsWarning
+from smalti.errors import CatalogError, IndexFileError, MixedSplitsWarning, StoreNotFound
 from smalti.format import Schema, ShardBuilder, ShardOptions, emit_index
 from smalti.storage import LocalStore
 from smalti.stream import Stream
@@ -78,6 +78,14 @@ def test_a_choice_of_splits_does_not_warn(tmp_path, make):
 @pytest.mark.parametrize("folders", [("00000", "00001"), ("train",), ("train", "extra"), ("a/train", "a/val")])
 def test_merged_parts_without_names_of_splits_do_not_warn(tmp_path, folders):
     assert ids(StreamingDataset(remote=with_folders(tmp_path / "set", *folders))) == list(range(10 * len(folders)))
+
+
+def test_a_split_of_a_set_without_splits_is_refused_because_its_folder_has_no_set(tmp_path):
+    write_set(tmp_path / "set", 10)
+    with pytest.raises(StoreNotFound, match="has no splits, and no folder 'train'") as caught:
+        len(StreamingDataset(remote=str(tmp_path / "set"), split="train", batch_size=1))
+    assert isinstance(caught.value.__cause__, StoreNotFound)
+    assert "set/train" in str(caught.value.__cause__)
 
 
 def test_a_misspelt_split_is_refused_with_the_name_that_is_meant(tmp_path):

@@ -123,6 +123,7 @@ class FileLock:
         except (BlockingIOError, FileNotFoundError):
             pass
         except BaseException:
+            held_locks.discard(descriptor)
             os.close(descriptor)
             raise
         os.close(descriptor)

@@ -86,7 +86,7 @@ def are_changed(states: States) -> bool:
             continue
         except OSError:
             return True  # opening it again reports why
-        if now != state:
+        if now._replace(device=state.device) != state:  # a file system has another number once it is mounted again
             return True
     return False
 

@@ -183,10 +183,16 @@ class CachedShard:
     shard_id: int
     info: ShardInfo
     source: ShardSource
-    name: str
-    """Such as "shard 17 (train/.../shard.00017.mds) of s3://b/set, version digest 1a2b3c"."""
+    place: int
+    """Its number in the source."""
     make_root: Callable[[bool], Path]
     """Returns the folder of copies, of files with a hash or without."""
+
+    @cached_property
+    def name(self) -> str:
+        """Its name in messages: "shard 17 (train/.../shard.00017.mds) of s3://b/set, version digest 1a2b3c"."""
+        of_set = f"{self.source.store.url}, version digest {self.source.digest[:12]}"
+        return f"shard {self.place} ({self.info.stored.basename}) of {of_set}"
 
     @cached_property
     def files(self) -> tuple[ShardFile, ...]:
@@ -334,9 +340,7 @@ class ShardSources:
         """Return a shard with the paths of its copies."""
         number, place = self.locate(shard_id)
         source = self.sources[number]
-        info = source.shards[place]
-        name = f"shard {place} ({info.stored.basename}) of {source.store.url}, version digest {source.digest[:12]}"
-        return CachedShard(shard_id, info, source, name, partial(self._root, number))
+        return CachedShard(shard_id, source.shards[place], source, place, partial(self._root, number))
 
     def _root(self, number: int, has_hash: bool) -> Path:  # noqa: FBT001
         source, roots = self.sources[number], self._roots[number]
@@ -399,7 +403,7 @@ class ShardSources:
 
     def roots(self) -> list[Path]:
         """Return the folders of copies that were needed so far, sorted."""
-        return sorted({root for roots in self._roots for root in roots.values()})
+        return sorted({root for roots in self._roots for root in tuple(roots.values())})
 
     def tables(self) -> list[tuple[Path, ShardsByFile]]:
         """Return for each folder of copies the shards by the names of its files, for `shards_of_file`."""
@@ -409,7 +413,9 @@ class ShardSources:
                 ShardsByFile(source.shards, begin) for begin, source in zip(begins, self.sources, strict=True)
             ]
         return [
-            (root, table) for roots, table in zip(self._roots, self._tables, strict=True) for root in roots.values()
+            (root, table)
+            for roots, table in zip(self._roots, self._tables, strict=True)
+            for root in tuple(roots.values())  # another thread may add one
         ]
 
 

@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from itertools import accumulate
 from multiprocessing import context, reduction
 from typing import Any
@@ -46,6 +47,16 @@ _ERRORS = (StoreTimeout, StoreAuthError, StoreNotFound, FormatError, StoreError,
 """The errors of the kinds in `FAILURES`, the most specific class first."""
 
 
+class _OfProcess:
+    """The lock of one process, and the transfers that run in it; a fork may have copied the lock while it was held."""
+
+    def __init__(self) -> None:
+        self.lock, self.pid = threading.Lock(), os.getpid()
+        # Received bytes and busy time are reported every now and then.
+        self.num_running = self.num_bytes = 0
+        self.since = 0.0
+
+
 class Counters:
     """Counters of a process and its workers, however these are started; thread-safe.
 
@@ -60,22 +71,16 @@ class Counters:
         """By place in COUNTED."""
         self._slots = words[len(COUNTED) :]
         """By millisecond modulo _SLOTS, the millisecond of the monotonic clock that was counted last."""
-        self._begin()
+        self._of_process = _OfProcess()
 
-    def _begin(self) -> None:
-        self._lock, self._pid = threading.Lock(), os.getpid()
-        # The transfers that run in this process; received bytes and busy time are reported every now and then.
-        self._num_running = self._num_bytes = 0
-        self._since = 0.0
-
-    def _own_lock(self) -> threading.Lock:
-        if self._pid != os.getpid():  # a fork may have copied the lock while it was held
-            self._begin()
-        return self._lock
+    def _own(self) -> _OfProcess:
+        if self._of_process.pid != os.getpid():
+            self._of_process = _OfProcess()
+        return self._of_process
 
     def add(self, **numbers: int) -> None:
         """Add to the counters of these names; `reached` and `step_most` become the largest number given."""
-        with self._own_lock():
+        with self._own().lock:
             self._add(numbers)
 
     def _add(self, numbers: dict[str, int], busy: range = range(0)) -> None:
@@ -111,27 +116,28 @@ class Counters:
 
         Time is counted once however many transfers run, over threads and processes.
         """
-        with self._own_lock():
-            if not self._num_running:
-                self._since = time.monotonic()
-            self._num_running += 1
+        own = self._own()
+        with own.lock:
+            if not own.num_running:
+                own.since = time.monotonic()
+            own.num_running += 1
         try:
-            yield self._received
+            yield partial(self._received, own)
         finally:
-            with self._lock:
-                self._num_running -= 1
-                self._report()
+            with own.lock:
+                own.num_running -= 1
+                self._report(own)
 
-    def _received(self, num_bytes: int) -> None:
-        with self._lock:
-            self._num_bytes += num_bytes
-            if time.monotonic() - self._since > _REPORT_SECONDS:
-                self._report()
+    def _received(self, own: _OfProcess, num_bytes: int) -> None:
+        with own.lock:
+            own.num_bytes += num_bytes
+            if time.monotonic() - own.since > _REPORT_SECONDS:
+                self._report(own)
 
-    def _report(self) -> None:
-        now, num_bytes = time.monotonic(), self._num_bytes
-        self._add({"bytes_received": num_bytes}, range(int(self._since * 1000), int(now * 1000) + 1))
-        self._since, self._num_bytes = now, 0
+    def _report(self, own: _OfProcess) -> None:
+        now, num_bytes = time.monotonic(), own.num_bytes
+        self._add({"bytes_received": num_bytes}, range(int(own.since * 1000), int(now * 1000) + 1))
+        own.since, own.num_bytes = now, 0
 
     def waited(self, seconds: float) -> None:
         """Count the time that a step waited for its shards."""

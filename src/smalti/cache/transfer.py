@@ -204,11 +204,14 @@ def stream(store: Store, key: str, *, deadline: TransferDeadline, stall: float) 
             raise _Abandoned
         arrivals.put(number, piece)
 
+    def write(chunk: bytes) -> int:
+        put(bytes(chunk))
+        return len(chunk)
+
     def fetch() -> None:
         with suppress(_Abandoned):
             try:
-                out = SimpleNamespace(write=lambda chunk: put(bytes(chunk)))
-                store.fetch(key, cast("BinaryIO", out))
+                store.fetch(key, cast("BinaryIO", SimpleNamespace(write=write)))
                 put(None)
             except _Abandoned:
                 return

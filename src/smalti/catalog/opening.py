@@ -194,13 +194,15 @@ def _read_early(store: Store, version: int) -> Future[Header]:
     """Start to read a header in a thread, which does not keep the process alive. Saves opening a set a round trip."""
     answer: Future[Header] = Future()
 
-    def ask() -> None:
+    def ask(answer: Future[Header]) -> None:
         try:
             answer.set_result(read_header(store, version))
         except BaseException as error:  # noqa: BLE001 -- raised where the answer is waited for
             answer.set_exception(error)
+        finally:
+            del answer  # an error that its own frame refers to would keep all frames alive until garbage collection
 
-    threading.Thread(target=ask, name="smalti-next-version", daemon=True).start()
+    threading.Thread(target=ask, args=(answer,), name="smalti-next-version", daemon=True).start()
     return answer
 
 

@@ -117,6 +117,7 @@ class Transfer:
             ChecksumMismatch: an object at the source is not what its manifest declares.
             StoreError: an object could not be read or written.
         """
+        self._is_stopped = threading.Event()
         done, total = 0, sum(file.num_bytes for file in files)
         running: deque[Future[FileInfo]] = deque()
         keys: list[str] = []
@@ -161,9 +162,7 @@ class Transfer:
             self._put(file, partial(self.target.copy_from, self.source, key))
         elif file.num_bytes <= self.options.memory_limit:
             with self._room.taken(file.num_bytes, self._is_stopped):
-                out = io.BytesIO()
-                file = self._fetch(file, out)
-                self._put(file, partial(self.target.put_unsynced, key, out.getvalue()))
+                file = self._copy_in_memory(file)
         else:
             with tempfile.TemporaryDirectory(prefix="smalti-copy-") as folder:
                 path = Path(folder, "object")
@@ -172,6 +171,12 @@ class Transfer:
                 self._put(file, partial(self.target.put_file, key, path))
         if self.options.read_back:
             check_object(self.target, hashed(self.source, file))
+        return file
+
+    def _copy_in_memory(self, file: FileInfo) -> FileInfo:
+        out = io.BytesIO()  # freed at the end, before the room is given back
+        file = self._fetch(file, out)
+        self._put(file, partial(self.target.put_unsynced, file.basename, out.getvalue()))
         return file
 
     def _fetch(self, file: FileInfo, out: BinaryIO) -> FileInfo:

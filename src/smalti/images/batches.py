@@ -69,7 +69,7 @@ def decode_batch(
         >>> decode_batch(photos, size=32, crop="center").shape
         (3, 32, 32, 3)
     """
-    return DecodeImages(size, None, crop, layout, num_threads, interpolation)._decode(images, epoch, sample_ids)
+    return DecodeImages(size, None, crop, layout, int(num_threads), interpolation)._decode(images, epoch, sample_ids)
 
 
 @lru_cache(maxsize=8)

@@ -35,7 +35,6 @@ from smalti.spark.tasks import (
     quoted,
     require_frame,
     require_reach,
-    run_here,
     run_on_rows,
     run_tasks,
 )
@@ -67,31 +66,36 @@ def _write_computed(
     """
     columns, logical = base.schema.columns(), base.logical
 
+    def written(place: int, info: ShardInfo, attempt: Attempt) -> list[Any]:
+        """Write the column shard of a shard, and return the shard's place and the entry."""
+        types = parse_logical(logical, columns)
+        uploader = plan.uploader(added, info.partition, _folder(place, attempt))
+        try:
+            with open_checked(plan.store, info) as shard:
+                for begin in range(0, info.samples, _BATCH_SAMPLES):
+                    numbers = np.arange(begin, min(begin + _BATCH_SAMPLES, info.samples))
+                    stored = shard.batch(numbers)
+                    values = function(stored if types is None else types.batch(stored))
+                    _check_values(values, added.names, len(numbers), info)
+                    for at in range(len(numbers)):
+                        uploader.write({name: values[name][at] for name in added.names})
+            (made,) = uploader.finish()
+        except BaseException:
+            uploader.abort()
+            raise
+        return [place, made.to_json()]
+
+    if spark is None:
+        attempt = Attempt.new(0)
+        return [(attempt, {"shards": [written(place, info, attempt) for place, info in enumerate(base.shards)]})]
+
     def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
         """Write the column shards of the shards that a task's rows name."""
-        types, entries = parse_logical(logical, columns), []
-        for row in (row for batch in batches for row in batch.to_pylist()):
-            (info,) = unpack_shards(row["shard"], where="a shard to add columns to")
-            uploader = plan.uploader(added, info.partition, _folder(row["place"], attempt))
-            try:
-                with open_checked(plan.store, info) as shard:
-                    for begin in range(0, info.samples, _BATCH_SAMPLES):
-                        numbers = np.arange(begin, min(begin + _BATCH_SAMPLES, info.samples))
-                        stored = shard.batch(numbers)
-                        values = function(stored if types is None else types.batch(stored))
-                        _check_values(values, added.names, len(numbers), info)
-                        for at in range(len(numbers)):
-                            uploader.write({name: values[name][at] for name in added.names})
-                (written,) = uploader.finish()
-            except BaseException:
-                uploader.abort()
-                raise
-            entries.append([row["place"], written.to_json()])
-        return {"shards": entries}
+        rows = (row for batch in batches for row in batch.to_pylist())
+        shards = ((row["place"], unpack_shards(row["shard"], where="a shard to add columns to")) for row in rows)
+        return {"shards": [written(place, info, attempt) for place, (info,) in shards]}
 
     rows = [{"place": place, "shard": pack_shards([info])} for place, info in enumerate(base.shards)]
-    if spark is None:
-        return run_here(work, iter([pa.RecordBatch.from_pylist(rows)])) if rows else []
     num_tasks = min(len(rows), _MAX_TASKS)
     return run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks, store=plan.store)
 

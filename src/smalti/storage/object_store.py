@@ -491,12 +491,13 @@ class FsspecStore(Store):
         attempts = Attempts(self, action, key, deadline or Deadline(seconds))
         while True:
             try:
+                timeout = attempts.left()  # before a client is made, whose imports and credentials may take seconds
                 if not isinstance(method, str):
-                    return method(*args, timeout=attempts.left())
+                    return method(*args, timeout=timeout)
                 filesystem = self._connection.get()
                 if method == "find":
                     filesystem.invalidate_cache()
-                return call(filesystem, method, *args, timeout=attempts.left(), **kwargs)
+                return call(filesystem, method, *args, timeout=timeout, **kwargs)
             except Exception as error:  # noqa: BLE001, PERF203 -- classified there, and raised unless it is retried
                 if past_end is not None and classify(error) is FaultKind.PAST_END:
                     return past_end

@@ -32,7 +32,7 @@ from smalti.catalog.manifest import has_write_id
 from smalti.catalog.opening import WantedVersion, open_version
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
-from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
+from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable, num_bytes_of_empty
 from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
 from smalti.regular_files import read_regular_text
@@ -349,30 +349,35 @@ def _check_hash(root: str, shards: Sequence[ShardInfo], name: str) -> None:
 
 def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
     """Return manifest, store and shards at the root, or below the split's own folder, as MosaicML lays out splits."""
-    absent: SmaltiError | None = None  # the error if there is no folder of the split either
     try:
         manifest = _load(store, options)
-    except (VersionNotFound, StoreNotFound) as error:
+    except (VersionNotFound, StoreNotFound) as missing:
         if options.split is None:
             raise
-        if options.version is not None or options.tag is not None:
-            absent = error  # the set is there and lacks the version
-    else:
-        if options.split is None or any(manifest.partitions):
-            return manifest, store, manifest.select(options.split)
+        try:
+            return _find_below(store, options.split, options)
+        except StoreNotFound:
+            if options.version is None and options.tag is None:
+                raise
+            raise missing from None  # the set is there and lacks the version
+    if options.split is None or any(manifest.partitions):
+        return manifest, store, manifest.select(options.split)
+    try:
+        return _find_below(store, options.split, options)
+    except StoreNotFound as missing:
         which = f", version {manifest.version}," if manifest.version else ""
-        absent = StoreNotFound(
+        raise StoreNotFound(
             f"{store.url}{which} has no splits, and no folder {options.split!r} with a shard set of its own: leave "
             "`split` out (of a training: train_split=None and eval_split=None) to read all samples, or write the set "
             "with splits",
             url=store.url,
             split=options.split,
-        )
-    below = store.child(options.split)
-    try:
-        manifest = _load(below, options)
-    except StoreNotFound as error:
-        raise absent or error from None
+        ) from missing
+
+
+def _find_below(store: Store, split: str, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
+    below = store.child(split)
+    manifest = _load(below, options)
     return manifest, below, manifest.shards
 
 

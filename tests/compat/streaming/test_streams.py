@@ -1,5 +1,6 @@
 """Streams, readers of single shards and local datasets: equal to MosaicML's own, for its sets and for Smalti's."""
 
+import inspect
 import json
 import os
 import pickle
@@ -456,6 +457,24 @@ def test_an_entry_of_another_version_or_format_or_with_an_unsafe_name_is_refused
 
 
 # ------------------------------------------------------------------ local datasets
+
+
+class NamedReader(MDSReader):
+    """A reader of a user's program with an argument of its own."""
+
+    def __init__(self, dirname, split, title, **fields):
+        super().__init__(dirname, split, **fields)
+        self.title = title
+
+
+def test_a_users_reader_has_its_own_arguments_and_the_fields_of_its_base(sets):
+    entry, folder = load_manifest(sets / "plain").shards[0].to_json(), str(sets / "plain")
+    reader = NamedReader.from_json(folder, None, {**entry, "title": "of mine"})
+    assert list(inspect.signature(NamedReader).parameters) == ["dirname", "split", "title", "fields"]
+    assert (reader.title, reader.split, reader.samples) == ("of mine", "", entry["samples"])
+    same = MDSReader.from_json(folder, None, entry)
+    positional = MDSReader(*(getattr(same, name) for name in inspect.signature(MDSReader).parameters))
+    assert positional[0] == same[0] == reader[0]
 
 
 def test_a_local_dataset_has_mosaicmls_attributes(sets):

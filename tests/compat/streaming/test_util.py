@@ -163,6 +163,13 @@ def test_without_parentheses_three_attempts_with_a_growing_pause(monkeypatch):
     assert 2 <= pauses[1] <= 2.5
 
 
+def test_a_function_that_is_given_with_options_is_retried_by_these():
+    flaky = Flaky(9)
+    with pytest.raises(RuntimeError, match="too soon"):
+        retry(flaky, num_attempts=2, initial_backoff=0, max_jitter=0)()
+    assert len(flaky.calls) == 2
+
+
 def test_less_than_one_attempt_is_a_value_error():
     with pytest.raises(ValueError, match="num_attempts must be at-least 1, found 0"):
         retry(num_attempts=0)

@@ -53,10 +53,10 @@ def emit_table(shards: Iterable[ShardInfo]) -> bytes:
 
 
 def created_bytes(shards: Iterable[ShardInfo]) -> bytes | None:
-    """Return the bytes of the file with exactly these shards, if they are in memory, where they were checked."""
+    """Return the bytes of the file with exactly these shards, if this process created it; it was checked then."""
     files = shards.content.files if isinstance(shards, ShardTable) and shards.is_whole else ()
     content = files[0].loaded if len(files) == 1 else None
-    return None if content is None or content.mapped is not None else bytes(content.data)
+    return bytes(content.data) if content is not None and content.is_own else None
 
 
 def emit_joined(parts: Sequence[Sequence[ShardInfo]]) -> bytes:

@@ -16,7 +16,7 @@ import struct
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,8 @@ class TableContent:
     data: Buffer
     mapped: tuple[Path, str, State] | None = None
     """Path, SHA-256 and state of a mapped file of a store, which is pickled instead of the content."""
+    is_own: bool = False
+    """True if this process created the bytes, and checked them."""
     known: Known = field(default_factory=dict)
 
     def slice(self, begin: int, end: int) -> "pa.RecordBatch":
@@ -82,7 +84,7 @@ class TableContent:
         except (ValueError, IndexError) as error:
             raise IndexFileError(
                 f"shard table {self.where}, row {begin}: it was changed since the table was opened: {str(error)[:200]}",
-                where=self.where,
+                where=f"shard table {self.where}",
             ) from error
         return part
 
@@ -93,9 +95,9 @@ class TableContent:
             IndexFileError: a row is invalid, or was changed.
         """
         shards: list[ShardInfo] = []
-        rows = rows_in(self.slice(begin, end))
+        where = f"shard table {self.where}, row {begin}"
         try:
-            for row in rows:
+            for row in rows_in(self.slice(begin, end)):
                 where = f"shard table {self.where}, row {begin + len(shards)}"
                 shards.append(parse_row(row, self.schemas, self.known, where))
         except FormatError:
@@ -222,7 +224,8 @@ def own_content(data: bytes, *, in_memory: bool = True) -> TableContent:
         IndexFileError: two shards have a file name in common, or one is invalid.
     """
     sha256 = hashlib.sha256(data).hexdigest()
-    return checked_content(data if in_memory else _in_temporary_file(data), "of this process", sha256)
+    content = checked_content(data if in_memory else _in_temporary_file(data), "of this process", sha256)
+    return replace(content, is_own=True)
 
 
 def load_content(

@@ -153,8 +153,9 @@ class TableFiles:
             number = bisect_right(self._ends, begin)
             start = self._ends[number - 1] if number else 0
             content, last = self.files[number].loaded, min(end, self._ends[number])
-            if content is None and self._recent is not None and self._recent[0] == number:
-                content = self._recent[1]
+            recent = self._recent  # read once: another thread may replace it
+            if content is None and recent is not None and recent[0] == number:
+                content = recent[1]
             if content is None:
                 content = self.files[number].load(self.columns)
                 self._recent = number, content
@@ -384,6 +385,12 @@ class ShardTable(Sequence[ShardInfo]):
         return places[order], hashes[order]
 
     @property
+    def has_block_lists(self) -> bool:
+        """True if the table has block lists, whichever of its rows are selected."""
+        columns = (content.columns.column("block_file") for content in self.content.contents())
+        return any(len(getattr(column, "dictionary", ())) for column in columns)
+
+    @property
     def block_files(self) -> set[str]:
         """The names of the files with the block lists of these shards.
 
@@ -480,6 +487,13 @@ def samples_of(shards: Sequence[ShardInfo]) -> int:
 def kinds_of(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
     """Return shards with at least one of each schema and format."""
     return shards.kinds if isinstance(shards, ShardTable) else shards
+
+
+def has_block_lists(shards: Sequence[ShardInfo]) -> bool:
+    """Return whether any of the shards may have a block list."""
+    if isinstance(shards, ShardTable):
+        return shards.has_block_lists
+    return any(shard.blocks is not None for shard in shards)
 
 
 def block_files_of(shards: Sequence[ShardInfo]) -> set[str]:

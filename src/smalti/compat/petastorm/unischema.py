@@ -55,11 +55,15 @@ class Unischema:
 
     def __init__(self, name: str, fields: Sequence[UnischemaField]) -> None:
         self._name = name
-        self.fields = OrderedDict((field.name, field) for field in fields)
+        self._fields = OrderedDict((field.name, field) for field in fields)  # Petastorm's name, which programs read
+
+    @property
+    def fields(self) -> "OrderedDict[str, UnischemaField]":
         """Columns by name."""
+        return self._fields
 
     def __getattr__(self, name: str) -> UnischemaField:
-        fields = self.__dict__.get("fields", {})  # empty while an instance is unpickled
+        fields = self.__dict__.get("_fields", {})  # empty while an instance is unpickled
         if name not in fields:
             raise AttributeError(f"the schema has no column {name!r}; its columns are {', '.join(fields)}.")
         found: UnischemaField = fields[name]

@@ -97,18 +97,24 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     return found.source(schema, parts)
 
 
-def _replaced(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type with others in place of those that have no fields; nested ones keep their fields."""
-    if pt.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_replaced(kind.value_type, leaf)))
-    if pt.is_struct(kind):
-        return pa.struct([child.with_type(_replaced(child.type, leaf)) for child in kind])
-    return leaf(kind)
-
-
 def _wire(kind: pa.DataType) -> pa.DataType:
     """Return the type as which the parser reads values of a type: it has no dates."""
-    return _replaced(kind, lambda each: pa.string() if pt.is_date(each) else each)
+    if pt.is_date(kind):
+        return pa.string()
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_wire(kind.value_type)))
+    if pt.is_struct(kind):
+        return pa.struct([child.with_type(_wire(child.type)) for child in kind])
+    return kind
+
+
+def _replaced(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type with others in place of those that have no fields; nested values may be null."""
+    if pt.is_list(kind):
+        return pa.list_(_replaced(kind.value_type, leaf))
+    if pt.is_struct(kind):
+        return pa.struct([(child.name, _replaced(child.type, leaf)) for child in kind])
+    return leaf(kind)
 
 
 def _usable(kind: pa.DataType) -> pa.DataType:

@@ -339,6 +339,9 @@ def _json(content: bytes, _: str) -> bytes:
     return parse_encoding("json").encode(value)
 
 
+_LENGTH, _INTEGER, _DOUBLE = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<d")
+
+
 class _Compact:
     """Reads nested values in the compact form of LitData: a tag, a number of items, the items."""
 
@@ -349,14 +352,16 @@ class _Compact:
 
     def value(self) -> Any:
         """Return the next value."""
-        tag = self._take("<B")[0]
+        tag = self._byte()
         if tag in (7, 8, 9, 10, 11):
             return self._single(tag - 7)
         count = self._count("items")
         if tag == 0:
             return json.loads(self._bytes(count))
         if tag in (2, 3):
-            return list(self._take(f"<{count}{'q' if tag == 2 else 'd'}"))
+            numbers = struct.unpack_from(f"<{count}{'q' if tag == 2 else 'd'}", self._data, self.at)
+            self.at += 8 * count
+            return list(numbers)
         if tag == 4:
             return [bool(each) for each in self._bytes(count)]
         if tag == 6:
@@ -372,24 +377,24 @@ class _Compact:
     def _records(self, count: int) -> list[dict[str, Any]]:
         keys = [self._text() for _ in range(self._count("keys"))]
         unique_keys([(key, None) for key in keys])
-        return [{key: self._single(self._take("<B")[0] - 0x11) for key in keys} for _ in range(count)]
+        return [{key: self._single(self._byte() - 0x11) for key in keys} for _ in range(count)]
 
     def _single(self, kind: int) -> Any:
         """Return a single value: 0 text, 1 integer, 2 float, 3 truth value, 4 and -1 nothing."""
         if kind == 0:
             return self._text()
         if kind == 3:
-            return bool(self._take("<B")[0])
-        return None if kind in (-1, 4) else self._take("<q" if kind == 1 else "<d")[0]
+            return bool(self._byte())
+        return None if kind in (-1, 4) else self._number(_INTEGER if kind == 1 else _DOUBLE)
 
     def _text(self) -> str:
-        length = self._take("<I")[0]
+        length = self._number(_LENGTH)
         if self.at + length > len(self._data):
             raise ValueError("a text beyond the end")
         return self._bytes(length).decode("utf-8")
 
     def _count(self, what: str) -> int:
-        count: int = self._take("<I")[0]
+        count: int = self._number(_LENGTH)
         if count > len(self._data):
             raise ValueError(f"a number of {what} beyond the end")
         return count
@@ -398,9 +403,13 @@ class _Compact:
         self.at += count
         return self._data[self.at - count : self.at]
 
-    def _take(self, layout: str) -> tuple[Any, ...]:
-        found = struct.unpack_from(layout, self._data, self.at)
-        self.at += struct.calcsize(layout)
+    def _byte(self) -> int:
+        self.at += 1
+        return self._data[self.at - 1]
+
+    def _number(self, layout: struct.Struct) -> Any:
+        (found,) = layout.unpack_from(self._data, self.at)
+        self.at += layout.size
         return found
 
 

@@ -124,7 +124,8 @@ def stored_columns(encodings: Mapping[str, str], logical: Mapping[str, Any]) -> 
     for name, encoding in encodings.items():
         codec = _codec(encoding)
         # Numbers and arrays of one shape as such; all others take the bytes of their stored values.
-        is_number = isinstance(codec, Scalar) or (isinstance(codec, NdArray) and None not in (codec.shape, codec.dtype))
+        has_form = isinstance(codec, NdArray) and codec.shape is not None and codec.dtype is not None
+        is_number = isinstance(codec, Scalar) or has_form
         kind, convert = _numbers_form(codec) if is_number else (pa.large_binary(), partial(_binary, codec=codec))
         notes = {STORED_AS: codec.name.encode()}
         if name in logical:

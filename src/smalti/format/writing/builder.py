@@ -203,8 +203,8 @@ class ShardBuilder:
 
 def _strips_of(lengths: Int64s, data: memoryview) -> Strips:
     """Return the bytes of samples of these lengths, back to back in `data`, as `_Shards.push` takes them."""
-    ends = np.concatenate([[0], np.cumsum(lengths)]).tolist()
-    return lambda begin, end: (data[ends[begin] : ends[end]],)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    return lambda begin, end: (data[int(ends[begin]) : int(ends[end])],)
 
 
 class _Shards:
@@ -260,10 +260,13 @@ class _Shards:
             self._check_complete()
         begin = len(data) - int(lengths[-1])
         try:
-            # The last sample is pushed alone: it may end the shard, or be refused because it exceeds any shard.
-            if count > 1:
-                self.push(lengths[:-1], _strips_of(lengths, data))
-            self.push(lengths[-1:], lambda *_: (data[begin:],))
+            if len(data) + _OFFSET_BYTES * count <= self._cutter.room:
+                self.push(lengths, lambda *_: (data,))
+            else:
+                # The last sample is pushed alone: it may end the shard, or be refused because it exceeds any shard.
+                if count > 1:
+                    self.push(lengths[:-1], lambda *_: (data[:begin],))
+                self.push(lengths[-1:], lambda *_: (data[begin:],))
         except SchemaError:  # the last sample is refused; all others were added
             self.variable_lengths.clear()
             raise

@@ -23,7 +23,7 @@ import importlib
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -512,7 +512,7 @@ async def _unfinished_uploads(filesystem: Any, path: str) -> list[UnfinishedUplo
     """Return the multipart uploads below a folder, with whole paths for keys."""
     return [
         UnfinishedUpload(key, upload["UploadId"], upload["Initiated"].timestamp())
-        for _, key, upload in await _kept(filesystem, path, "list_multipart_uploads", "UploadId", "Uploads")
+        async for _, key, upload in _kept(filesystem, path, "list_multipart_uploads", "UploadId", "Uploads")
         if "Initiated" in upload  # otherwise its age is unknown
     ]
 
@@ -525,7 +525,7 @@ async def _old_versions(filesystem: Any, path: str) -> list[OldVersion]:
     kinds = "Versions", "DeleteMarkers"
     return [
         OldVersion(key, entry["VersionId"], int(entry.get("Size", 0)), is_removal=kind == "DeleteMarkers")
-        for kind, key, entry in await _kept(filesystem, path, "list_object_versions", "VersionId", *kinds)
+        async for kind, key, entry in _kept(filesystem, path, "list_object_versions", "VersionId", *kinds)
         if kind == "DeleteMarkers" or not entry["IsLatest"]
     ]
 
@@ -536,14 +536,17 @@ def _below(filesystem: Any, path: str) -> tuple[str, str]:
     return bucket, f"{folder.rstrip('/')}/" if folder else ""
 
 
-async def _kept(filesystem: Any, path: str, operation: str, id_name: str, *kinds: str) -> list[tuple[str, str, Any]]:
-    """Return kind, whole path and entry of all uploads or versions below a folder, all pages."""
+async def _kept(
+    filesystem: Any, path: str, operation: str, id_name: str, *kinds: str
+) -> AsyncIterator[tuple[str, str, Any]]:
+    """Yield kind, whole path and entry of all uploads or versions below a folder; one page is in memory."""
     bucket, prefix = _below(filesystem, path)
-    found: list[tuple[str, str, Any]] = []
     start: dict[str, str] = {}
     while True:
         page = await filesystem._call_s3(operation, Bucket=bucket, Prefix=prefix, **start)
-        found += [(kind, f"{bucket}/{entry['Key']}", entry) for kind in kinds for entry in page.get(kind, ())]
+        for kind in kinds:
+            for entry in page.get(kind, ()):
+                yield kind, f"{bucket}/{entry['Key']}", entry
         if not page.get("IsTruncated"):
-            return found
+            return
         start = {"KeyMarker": page["NextKeyMarker"], f"{id_name}Marker": page[f"Next{id_name}Marker"]}

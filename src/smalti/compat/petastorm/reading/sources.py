@@ -30,6 +30,7 @@ from smalti.storage import LocalStore, ObjectInfo, Store, open_store
 _URL = re.compile(r"(?P<root>(?:[A-Za-z][\w+.-]*:(?://[^/]*)?)?)(?P<path>.*)", re.DOTALL)
 _LOCAL = ("file:", "file://", "file://localhost")
 _THREADS = 32
+_LOG_THREADS = 16
 _POLL_SECONDS = 0.1
 _LOG = "_delta_log/"
 _CHECKPOINT = f"{_LOG}_last_checkpoint"
@@ -296,7 +297,7 @@ def _copy_log(source: FileSource, infos: Sequence[ObjectInfo], folder: Path) -> 
 
     versions = {key: _VERSION.match(key.removeprefix(_LOG)) for key in sizes}
     newer = [key for key, version in versions.items() if version is None or int(version[1]) >= oldest]
-    with ThreadPoolExecutor(_THREADS, "smalti-delta") as pool:
+    with ThreadPoolExecutor(_LOG_THREADS, "smalti-delta") as pool:
         list(pool.map(copy, newer))
 
 

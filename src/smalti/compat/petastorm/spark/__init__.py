@@ -241,13 +241,14 @@ class _ReaderContext:
     ) -> None:
         self.parquet_file_url_list, self.batch_size = list(parquet_file_url_list), batch_size
         self.petastorm_reader_kwargs = dict(petastorm_reader_kwargs)
-        self._open_reader = open_reader or partial(
-            make_batch_reader, self.parquet_file_url_list, file_wait_seconds=_FILE_WAIT_SECONDS
-        )
+        self._open_reader = open_reader
         self.reader: BatchReader | None = None
 
     def _open(self, make: Callable[[BatchReader], Any], **options: Any) -> Any:
-        reader = self._open_reader(**options | self.petastorm_reader_kwargs)
+        open_reader = self._open_reader or partial(
+            make_batch_reader, self.parquet_file_url_list, file_wait_seconds=_FILE_WAIT_SECONDS
+        )
+        reader = open_reader(**options | self.petastorm_reader_kwargs)
         try:
             made = make(reader)
         except BaseException:
@@ -366,7 +367,7 @@ def make_spark_converter(
     session = _driver_session(df)
     parent = parent_folder(session)
     codec = _checked_codec(compression_codec)
-    if dtype not in {None, *_PRECISIONS}:
+    if dtype is not None and dtype not in _PRECISIONS:
         raise ValueError(f"`dtype` must be 'float32', 'float64' or None, found {dtype!r}.")
     conversion = ConversionOptions(parent, group_bytes, codec, dtype, keep)
     open_folder(parent, storage_options)  # fail before writing if the address cannot be read

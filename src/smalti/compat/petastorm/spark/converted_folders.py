@@ -41,8 +41,7 @@ def parent_folder(session: Any) -> str:
         if not parts.scheme:
             raise ValueError(f"{name} is {url!r}, an address without a scheme: prepend file:// for a local folder.")
         is_shared = parts.scheme != "file" or parts.path.startswith(("/dbfs/", "/Volumes/"))
-        is_local = str(session.conf.get("spark.master", "")).strip().lower().startswith("local")
-        if _on_databricks() and not is_shared and not is_local:
+        if _on_databricks() and not is_shared and not _is_local(session):
             _log.warning(
                 "%s is %s, a folder of one machine, and this cluster has several: give 'file:/dbfs/...' or "
                 "'/Volumes/...', unless a shared disk is mounted there on all of them.",
@@ -55,6 +54,10 @@ def parent_folder(session: Any) -> str:
         f'the driver, the executors and the trainers can read: spark.conf.set("{PARENT_CACHE_DIR_URL_CONF}", '
         '"file:///dbfs/tmp/converted").'
     )
+
+
+def _is_local(session: Any) -> bool:
+    return str(session.conf.get("spark.master", "")).strip().lower().startswith("local")
 
 
 def databricks_path(url: str) -> str:

@@ -1,6 +1,7 @@
 """Ranks from the launcher's environment variables, and collectives that do nothing without a process group."""
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -85,6 +86,5 @@ def maybe_init_dist() -> bool:
 
 def _process_group() -> Any:
     """Return `torch.distributed` if a process group exists, else None."""
-    from torch import distributed as group
-
-    return group if group.is_available() and group.is_initialized() else None
+    group = sys.modules.get("torch.distributed")  # who has a group has imported it
+    return group if group is not None and group.is_available() and group.is_initialized() else None

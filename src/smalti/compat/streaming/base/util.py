@@ -320,7 +320,8 @@ def retry(
     elif isinstance(exc_class, type) and issubclass(exc_class, Exception):
         kinds = (exc_class,)
     else:  # the function itself: the decorator is used without parentheses
-        return retry()(cast("CallableT", exc_class))
+        decorated = retry(Exception, None, num_attempts, initial_backoff, max_jitter)
+        return decorated(cast("CallableT", exc_class))
 
     def decorate(func: CallableT) -> CallableT:
         @functools.wraps(func)

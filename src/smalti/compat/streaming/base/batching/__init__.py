@@ -19,7 +19,7 @@ def _method(name: str, batches: str) -> Callable[[Any, World, int, int], NDArray
 
     def generate(dataset: Any, world: World, epoch: int, sample_in_epoch: int) -> NDArray[np.int64]:
         run = run_of(dataset, world, name)
-        warn_of(run, epoch, sample_in_epoch)
+        warn_of(run, epoch, sample_in_epoch, stacklevel=4)  # the caller of `generate_work`
         return run.plan(epoch, sample_in_epoch).all_ids()
 
     generate.__name__ = generate.__qualname__ = f"generate_work_{name}_batching"

@@ -24,7 +24,7 @@ from smalti.order import Division
 from smalti.world import World as EngineWorld
 
 
-def warn_of(run: MosaicRun, epoch: int, sample_in_epoch: int) -> None:
+def warn_of(run: MosaicRun, epoch: int, sample_in_epoch: int, *, stacklevel: int = 3) -> None:
     """Warn of what MosaicML warns of: samples that are too few, small shuffle blocks, a start that is rounded."""
     options, is_random = run.options, run.options.batching_method == "random"
     logger = logging.getLogger(f"streaming.base.batching.{options.batching_method}")
@@ -55,7 +55,8 @@ def warn_of(run: MosaicRun, epoch: int, sample_in_epoch: int) -> None:
             "finished global batch."
         )
         if options.batching_method == "stratified":
-            warnings.warn(f"{text} Set {batch} to the original value for deterministic resumption.", stacklevel=3)
+            text += f" Set {batch} to the original value for deterministic resumption."
+            warnings.warn(text, stacklevel=stacklevel)
         else:
             logger.warning(text)
 

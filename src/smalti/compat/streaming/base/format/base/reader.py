@@ -8,7 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from inspect import Parameter, Signature, get_annotations
+from inspect import Parameter, Signature, get_annotations, signature
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -61,6 +61,8 @@ class Reader(Array, ABC):
     """The files of a shard: `data`, `meta`."""
     _fields: ClassVar[frozenset[str]] = frozenset({"compression", "hashes", "samples", "size_limit"})
     """The fields of an entry, apart from its version and format."""
+    _own_signature: ClassVar[Signature]
+    """The arguments of this class, without those of a user's subclass."""
     __signature__: ClassVar[Signature]
     dirname: str
     split: str
@@ -71,10 +73,16 @@ class Reader(Array, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.__signature__ = _signature_of(cls)
+        cls._own_signature = _signature_of(cls)
+        cls.__signature__ = cls._own_signature
+        if cls.__init__ is not Reader.__init__:  # of a user's class
+            _, *parameters = signature(cls.__init__).parameters.values()
+            cls.__signature__ = Signature(parameters)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        vars(self).update(self.__signature__.bind(*args, **kwargs).arguments)
+        named = self._own_signature
+        is_complete = not args and kwargs.keys() == named.parameters.keys()  # as from an index; binding takes longer
+        vars(self).update(kwargs if is_complete else named.bind(*args, **kwargs).arguments)
         self.split = self.split or ""
         if self.size_limit:
             self.size_limit = parse_byte_count(self.size_limit, what="`size_limit`")
@@ -113,7 +121,8 @@ class Reader(Array, ABC):
         Raises:
             IndexFileError: a value is out of range, or values contradict each other.
         """
-        values = {name: getattr(self, name) for name in self._fields}
+        names = self.__signature__.parameters.keys() - {"dirname", "split"}
+        values = {name: getattr(self, name) for name in names}
         entry = {name: asdict(value) if isinstance(value, FileInfo) else value for name, value in values.items()}
         where = f"{type(self).__name__} in {self.dirname}"
         return ShardInfo.from_json({"format": self._format, "version": VERSION, **entry}, where=where)
@@ -252,7 +261,7 @@ def _signature_of(kind: type[Any]) -> Signature:
     return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=hints[name]) for name in names])
 
 
-Reader.__signature__ = _signature_of(Reader)
+Reader.__signature__ = Reader._own_signature = _signature_of(Reader)
 
 
 class JointReader(Reader):

@@ -9,11 +9,12 @@ the whole process, also for the readers and writers of `smalti`.
 import json
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from decimal import Decimal
 from functools import partial
 from io import BytesIO
-from typing import Any, ClassVar, cast
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -23,7 +24,6 @@ from smalti.compat.streaming.errors import BadColumn, BadDecimal, BadParameters,
 from smalti.errors import FormatError, SchemaError
 from smalti.format import register_encoding, unregister_encoding
 from smalti.format.encodings import encoding as engine
-from smalti.format.encodings.images import ImageList
 from smalti.format.encodings.numbers import DTYPE_CODES, DTYPES
 from smalti.format.encodings.registry import built_in_encoding
 
@@ -396,13 +396,24 @@ class List(Encoding):
 
     def decode(self, data: bytes) -> list[Any]:
         """Return the elements."""
-        elements = cast(ImageList, built_in_encoding("list[pil]")).files(data)
-        return list(map(self.underlying_encoder().decode, elements))
+        return list(map(self.underlying_encoder().decode, _split(data, 4)))
 
 
 def _join(elements: Sequence[Any]) -> bytes:
     """Return the number of elements and their sizes, and the elements."""
     return np.array([len(elements), *map(len, elements)], np.uint32).tobytes() + b"".join(elements)
+
+
+def _split(data: bytes, begin: int) -> Iterable[bytes]:
+    """Return the elements that `_join` put together, from byte `begin` on."""
+    count = int.from_bytes(data[begin : begin + 4], "little")
+    first = begin + 4 + 4 * count
+    if len(data) < first:
+        raise FormatError(f"a list of {count} elements does not fit {len(data)} bytes.")
+    ends = np.cumsum([first, *np.frombuffer(data, np.uint32, count, begin + 4).tolist()]).tolist()
+    if ends[-1] != len(data):
+        raise FormatError(f"a list of {count} elements takes {ends[-1]} bytes, found {len(data)}.")
+    return [data[low:high] for low, high in pairwise(ends)]
 
 
 class PILList(List):
