@@ -150,11 +150,11 @@ class LedgerWriter:
             )
         line = records.skipped_line(step, epoch, skipped) if skipped else b""
         if self._is_digest:
-            self._steps = step + 1
             if skipped:
                 self._append(line)
                 positions = np.append(positions, np.array([each.position for each in skipped], np.int64))
                 ids = np.append(ids, np.array([each.sample_id for each in skipped], np.int64))
+            self._steps = step + 1
             self._unsummed.append((epoch, positions.copy(), ids.copy()))  # the caller may reuse the arrays
             if len(self._unsummed) == _STEPS_PER_SUM:
                 self._update_sum()

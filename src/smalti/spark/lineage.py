@@ -330,8 +330,8 @@ def list_files(df: "DataFrame") -> FileList:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions
 
-    spark, found = df.sparkSession, FileList()
     names = sorted({unquote(name) for name in df.inputFiles()})
+    spark, found = df.sparkSession, FileList()
     with settings_by_default(spark, _LISTING_TASKS):
         for begin in range(0, len(names), _FILES_PER_REQUEST):
             part = [_GLOB.sub(r"\\\1", name) for name in names[begin : begin + _FILES_PER_REQUEST]]

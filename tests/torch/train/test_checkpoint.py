@@ -171,6 +171,23 @@ def test_if_no_checkpoint_verifies_it_is_an_error_and_nothing_is_deleted(tmp_pat
     assert names(tmp_path) == ["step-00000010-00000"]
 
 
+def test_a_checkpoint_that_has_lost_all_its_files_is_damaged_and_not_forgotten(tmp_path):
+    (tmp_path / "step-00000009-00000").mkdir()
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        folder(tmp_path).load_newest()
+
+
+@pytest.mark.parametrize("given", ["link/../checkpoints", "~/checkpoints"])
+def test_a_folder_is_the_one_that_the_system_means_by_its_path(tmp_path, monkeypatch, given):
+    """Behind a symbolic link `..` is the parent of the link's target, and `~` is a name like others."""
+    (tmp_path / "there" / "inside").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "inside")
+    monkeypatch.chdir(tmp_path)
+    saved = folder(Path(given)).save(snapshot(3))
+    found = folder(Path(given)).load_newest()
+    assert (str(saved), found.snapshot.step) == (f"{given}/step-00000003-00000", 3)
+
+
 def test_keeping_one_with_a_corrupt_newest_keeps_the_valid_one(tmp_path):
     folder(tmp_path, keep=2).save(snapshot(10))
     flip_a_bit(folder(tmp_path, keep=2).save(snapshot(20)) / "state.json", 5)

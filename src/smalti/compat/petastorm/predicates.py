@@ -19,17 +19,7 @@ class PredicateBase(ABC):
         """Return a Series of bools, True for rows to read, for a pandas DataFrame of these columns."""
 
 
-class _ColumnPredicate(PredicateBase):
-    """A predicate that reads the column `_field`."""
-
-    _field: str
-
-    def get_fields(self) -> Collection[str]:
-        """Return the columns that the predicate reads."""
-        return {self._field}
-
-
-class in_set(_ColumnPredicate):  # noqa: N801 -- Petastorm's name
+class in_set(PredicateBase):  # noqa: N801 -- Petastorm's name
     """Rows whose value is in a set.
 
     Examples:
@@ -42,12 +32,16 @@ class in_set(_ColumnPredicate):  # noqa: N801 -- Petastorm's name
     def __init__(self, inclusion_values: Iterable[Any], predicate_field: str) -> None:
         self._values, self._field = list(inclusion_values), predicate_field
 
+    def get_fields(self) -> Collection[str]:
+        """Return the columns that the predicate reads."""
+        return {self._field}
+
     def do_include(self, values: Any) -> Any:
         """Return True for rows to read."""
         return values[self._field].isin(self._values)
 
 
-class in_intersection(_ColumnPredicate):  # noqa: N801
+class in_intersection(PredicateBase):  # noqa: N801
     """Rows whose list contains at least one value of a set.
 
     Examples:
@@ -56,6 +50,10 @@ class in_intersection(_ColumnPredicate):  # noqa: N801
 
     def __init__(self, inclusion_values: Iterable[Any], _predicate_field: str) -> None:
         self._values, self._field = set(inclusion_values), _predicate_field
+
+    def get_fields(self) -> Collection[str]:
+        """Return the columns that the predicate reads."""
+        return {self._field}
 
     def do_include(self, values: Any) -> Any:
         """Return True for rows to read."""
@@ -135,7 +133,7 @@ class in_reduce(PredicateBase):  # noqa: N801
         return type(results[0])(rows, index=values.index, dtype=bool)
 
 
-class in_pseudorandom_split(_ColumnPredicate):  # noqa: N801
+class in_pseudorandom_split(PredicateBase):  # noqa: N801
     """Rows of one part of a split by the hash of a column; each value is in the same part as in Petastorm.
 
     `fraction_list` has the sizes of the parts, such as [0.8, 0.2]; `subset_index` counts from 0.
@@ -152,10 +150,14 @@ class in_pseudorandom_split(_ColumnPredicate):  # noqa: N801
         low, high = sum(fraction_list[:subset_index]), sum(fraction_list[: subset_index + 1])
         self._low, self._high = low * (sys.maxsize - 1), high * (sys.maxsize - 1)
 
+    def get_fields(self) -> Collection[str]:
+        """Return the columns that the predicate reads."""
+        return {self._field}
+
     def do_include(self, values: Any) -> Any:
         """Return True for rows to read."""
-        return values[self._field].map(self._includes).astype(bool)
+        return values[self._field].map(lambda value: self._low <= _bucket(str(value)) < self._high).astype(bool)
 
-    def _includes(self, value: Any) -> bool:
-        digest = hashlib.md5(str(value).encode(), usedforsecurity=False).hexdigest()
-        return bool(self._low <= int(digest, 16) % sys.maxsize < self._high)
+
+def _bucket(text: str) -> int:
+    return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % sys.maxsize

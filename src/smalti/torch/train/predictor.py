@@ -435,7 +435,7 @@ def evaluate_model(
     return Evaluation(
         version=manifest.version,
         samples=figures["samples"],
-        loss=figures["metrics"]["loss"],
+        loss=figures["loss"],
         metrics=figures["metrics"],
         report=report,
         accuracy=figures["metrics"].get("accuracy"),
@@ -457,7 +457,7 @@ def _evaluate(context: Context) -> dict[str, Any]:
     if given["classes"]:
         model, config, task = _in_classes(model, config, predictor, given["classes"])
     scores = evaluate(model, loader, config, context._ranks, task)
-    return {"samples": scores.samples, "metrics": scores.metrics, "report": scores.report}
+    return dataclasses.asdict(scores)
 
 
 # ------------------------------------------------------------ classes

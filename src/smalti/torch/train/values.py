@@ -88,6 +88,14 @@ def checked(is_valid: Callable[[Any], object], expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+class _NotOneOfError(ValueError):
+    """A name that is none of some names."""
+
+    def __init__(self, expected: str, names: Sequence[str]) -> None:
+        super().__init__(expected)
+        self.names = names
+
+
 def one_of(names: Sequence[str], or_path: str = "") -> AfterValidator:
     """Return a validator of names, or of `module:name` if `or_path` says what that names."""
     known = f"one of {', '.join(names)}" if len(names) > 1 else f"'{names[0]}'"
@@ -95,7 +103,7 @@ def one_of(names: Sequence[str], or_path: str = "") -> AfterValidator:
 
     def check(value: str) -> str:
         if value not in names and not (or_path and ":" in value):
-            raise ValueError(expected, *names)
+            raise _NotOneOfError(expected, names)
         return value
 
     return AfterValidator(check)
@@ -170,12 +178,11 @@ def _explained(kind: type, error: pydantic.ValidationError, values: Mapping[str,
         expected = "0 or more" if (limit, bound) == ("ge", 0) else words.format(bound)
     elif cause is not None:
         whole = "a list, each " if len(first["loc"]) > 1 and isinstance(first["loc"][1], int) else ""
-        expected = f"{whole}{cause.args[0]}"
+        expected = f"{whole}{cause}"
     else:
         expected = _described(get_type_hints(kind)[name])
     value = values[name] if name in values else getattr(kind, name)
-    names = () if cause is None else cause.args[1:]  # of `one_of`
-    near = did_you_mean(str(value), names) if names else ""
+    near = did_you_mean(str(value), cause.names) if isinstance(cause, _NotOneOfError) else ""
     return wrong(name, expected, value, near)
 
 

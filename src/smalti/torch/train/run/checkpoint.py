@@ -23,6 +23,8 @@ source can at worst be refused.
 
 import contextlib
 import json
+import math
+import os
 import re
 import secrets
 import shutil
@@ -256,7 +258,7 @@ class CheckpointFolder:
             raise _not_written(snapshot.step, self.root, error) from error
         shutil.rmtree(staging, ignore_errors=True)
         sizes |= {f"{FILES}/{file}": written.num_bytes for file, written in files.items()}
-        found = files_in(self._store)
+        found = self._files()
         if found.get(name) != sizes:
             shared = f" Do all ranks see {self.root} as the same folder? If not, give `run_dir` the address of a store."
             raise CheckpointError(
@@ -313,7 +315,7 @@ class CheckpointFolder:
         Raises:
             StoreError: the store cannot be read.
         """
-        return next((str(self._place(name)) for name in reversed(self._published(files_in(self._store)))), None)
+        return next((str(self._place(name)) for name in reversed(self._published(self._files()))), None)
 
     def best(self) -> str | None:
         """Return the address of the checkpoint with the best figure that verifies; None if none has the figure.
@@ -321,7 +323,7 @@ class CheckpointFolder:
         Raises:
             StoreError: the store cannot be read.
         """
-        best = self._best(self._published(files_in(self._store)))
+        best = self._best(self._published(self._files()))
         return None if best is None else str(self._place(best))
 
     def load_newest(self) -> Loaded | None:
@@ -332,7 +334,7 @@ class CheckpointFolder:
             StoreError: the store cannot be read.
         """
         skipped: list[Skipped] = []
-        for name in reversed(self._published(files_in(self._store))):
+        for name in reversed(self._published(self._files())):
             try:
                 snapshot = load_checkpoint(self._local(name))
                 self.check_state(snapshot.state)
@@ -389,11 +391,18 @@ class CheckpointFolder:
         if name not in self._scores:
             direction, _, figure = (self.keep_best or "").partition(" ")
             value: Any = None
-            with contextlib.suppress(StoreNotFound, ValueError, RecursionError, TypeError, KeyError):  # damaged
-                value = json.loads(self._store.get(f"{name}/{STATE_FILE}"))["metrics"][figure]
-            number = float(value) if isinstance(value, int | float) else None
+            with contextlib.suppress(  # damaged
+                CheckpointError, StoreNotFound, ValueError, RecursionError, TypeError, KeyError
+            ):
+                value = self._state(name)["metrics"][figure]
+            number = float(value) if isinstance(value, int | float) and math.isfinite(value) else None
             self._scores[name] = -number if number is not None and direction == "min" else number
         return self._scores[name]
+
+    def _state(self, name: _Name) -> Any:
+        if self.remote is None:
+            return read_json(self.root / str(name) / STATE_FILE)
+        return json.loads(self._store.get(f"{name}/{STATE_FILE}"))
 
     def _verifies(self, name: _Name) -> bool:
         try:
@@ -410,6 +419,9 @@ class CheckpointFolder:
     def _store(self) -> Store:
         """The store whose folders are the checkpoints."""
         return LocalStore(self.root) if self.remote is None else self.remote.store.child(CHECKPOINTS)
+
+    def _files(self) -> dict[_Name, dict[str, int]]:
+        return files_in(self.root if self.remote is None else self._store)
 
     @property
     def _folder(self) -> Path | str:
@@ -493,19 +505,37 @@ class CheckpointFolder:
         fresh.replace(folder / file)
 
 
-def files_in(store: Store) -> dict[_Name, dict[str, int]]:
-    """Return the size of each file in each checkpoint of a store of checkpoints, published or not; oldest first."""
+def files_in(place: Path | Store) -> dict[_Name, dict[str, int]]:
+    """Return the size of each file in each checkpoint in a folder or store, published or not; oldest first.
+
+    A local checkpoint without files is damaged, and so it is named. In a store, all names have lives.
+    """
     files: dict[_Name, dict[str, int]] = {}
-    for info in store.list():
-        folder, _, file = info.key.partition("/")
-        if file and (name := _Name.parse(folder)) is not None:
-            files.setdefault(name, {})[file] = info.num_bytes
+    if isinstance(place, Path):
+        for path in place.iterdir() if place.is_dir() else ():
+            if (name := _Name.parse(path.name)) is not None:
+                files[name] = _sizes(path)
+    else:
+        for info in place.list():
+            folder, _, file = info.key.partition("/")
+            name = _Name.parse(folder)
+            if file and name is not None and name.life != _BEFORE_LIVES:
+                files.setdefault(name, {})[file] = info.num_bytes
     return dict(sorted(files.items()))
 
 
-def newest_life(store: Store) -> int:
-    """Return the newest life that has files of a checkpoint in the store of a run; -1 if there is none."""
-    return max((name.life for name in files_in(store.child(CHECKPOINTS))), default=-1)
+def _sizes(folder: Path) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):  # it is being removed
+                sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
+    return sizes
+
+
+def newest_life(checkpoints: Path | Store) -> int:
+    """Return the newest life that has a checkpoint in a folder or store of checkpoints; -1 if there is none."""
+    return max((name.life for name in files_in(checkpoints)), default=-1)
 
 
 def _given_mark(folder: Path) -> Path:

@@ -276,7 +276,8 @@ def _packed(value: Any, where: str, tensors: "dict[str, torch.Tensor]") -> Any:
     if isinstance(value, torch.Tensor):
         name = _free_name(where, tensors)
         tensors[name] = value
-        is_last = not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
+        is_image = value.dim() == 4  # sparse tensors, which are refused where they are written, cannot be asked
+        is_last = is_image and not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
         return {"tensor": name, **({"format": _CHANNELS_LAST} if is_last else {})}
     if isinstance(value, (np.ndarray, np.generic)):
         name = _free_name(where, tensors)

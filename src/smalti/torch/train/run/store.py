@@ -35,7 +35,7 @@ from smalti import ledger
 from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFound, TrainingError
 from smalti.ledger.records import segment_name
 from smalti.regular_files import open_regular, read_regular
-from smalti.storage import LocalStore, Store, open_store
+from smalti.storage import Store, open_store
 from smalti.storage.local_files import local_files
 from smalti.storage.store import delete_own, put_own
 from smalti.torch.train.config import RunConfig
@@ -84,7 +84,7 @@ class LocalRun:
             log = EventLog(path)
             try:
                 lines = read_lines(path, advice="Restore the file, or remove that line and start the run again.")
-                life = max([newest_life(LocalStore(self.path)), *(int(line["life"]) for line in lines)]) + 1
+                life = max([newest_life(self.path / CHECKPOINTS), *(int(line["life"]) for line in lines)]) + 1
                 log.append({"life": life, "num_ranks": num_ranks, "time": round(time.time(), 3), "pid": os.getpid()})
             finally:
                 log.close()
@@ -188,15 +188,16 @@ class StoreRun(LocalRun):
         """
         self.store.check_exclusive_puts(_LIVES)
         lives = [int(match[1]) for info in self.store.list(_LIVES) if (match := _LIFE.fullmatch(info.key))]
-        life = max([newest_life(self.store), *lives]) + 1
+        life = max([newest_life(self.store.child(CHECKPOINTS)), *lives]) + 1
         facts = {"num_ranks": num_ranks, "time": round(time.time(), 3), "host": socket.gethostname()}
-        while self._life is None:
+        while True:
             record = json.dumps({"life": life, "token": secrets.token_hex(8), "pid": os.getpid(), **facts}).encode()
             try:
                 put_own(self.store, _life_key(life), record)
-                self._life = life
+                break
             except StoreExists:
                 life += 1
+        self._life = life
         self.prepare()
         try:
             yield life
@@ -379,7 +380,8 @@ def run_lock(run_dir: Path, *, wait_seconds: float = _WAIT_SECONDS) -> Iterator[
         yield
     finally:
         # Closing alone does not release it while a forked process, such as a loader's worker, has the file open.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        with contextlib.suppress(OSError):  # a file system without locks has refused it already
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

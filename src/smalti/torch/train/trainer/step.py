@@ -338,8 +338,10 @@ class Scores:
     """The figures of one evaluation, equal on all ranks."""
 
     samples: int
+    loss: float
+    """Mean loss."""
     metrics: dict[str, float]
-    """All figures of the task by name, and `loss`."""
+    """All figures of the task by name, and `loss`, unless the task has a figure of that name."""
     report: dict[str, Any]
 
 
@@ -365,7 +367,7 @@ def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig,
         total.add(part)
     means = total.means(total.values)
     figures = {"loss": means["loss"], **task.figures(means), **merged_metrics(metrics, ranks, updated=updated)}
-    return Scores(round(total.num_samples), figures, {} if report is None else report.summary(ranks))
+    return Scores(round(total.num_samples), means["loss"], figures, {} if report is None else report.summary(ranks))
 
 
 def _update(metrics: Mapping[str, Any], outcome: Outcome, batch: Batch) -> None:
