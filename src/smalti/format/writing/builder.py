@@ -264,8 +264,8 @@ class _Shards:
                 self.push(lengths, lambda *_: (data,))
             else:
                 # The last sample is pushed alone: it may end the shard, or be refused because it exceeds any shard.
-                if count > 1:
-                    self.push(lengths[:-1], lambda *_: (data[:begin],))
+                if count > 1:  # they fit, unless an interrupt has let the block grow
+                    self.push(lengths[:-1], _strips_of(lengths, data))
                 self.push(lengths[-1:], lambda *_: (data[begin:],))
         except SchemaError:  # the last sample is refused; all others were added
             self.variable_lengths.clear()
@@ -280,8 +280,12 @@ class _Shards:
             SchemaError: A shard file would exceed 4 GiB; nothing was added.
         """
         self._check_complete()
-        cuts = self._cutter.push(lengths, first_row=self._num_samples)
-        self._is_incomplete = True
+        self._is_incomplete = True  # before the cutter counts them: an interrupt may come between any two bytecodes
+        try:
+            cuts = self._cutter.push(lengths, first_row=self._num_samples)
+        except SchemaError:  # nothing was added
+            self._is_incomplete = False
+            raise
         self._num_samples += len(lengths)
         begin = 0
         for number, end in enumerate([*cuts, len(lengths)]):
