@@ -117,7 +117,7 @@ class Transfer:
             ChecksumMismatch: an object at the source is not what its manifest declares.
             StoreError: an object could not be read or written.
         """
-        self._is_stopped = threading.Event()
+        self._is_stopped.clear()
         done, total = 0, sum(file.num_bytes for file in files)
         running: deque[Future[FileInfo]] = deque()
         keys: list[str] = []

@@ -16,7 +16,8 @@ import torch
 from smalti.errors import CheckpointError
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.result import TrainResult
-from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
+from smalti.torch.train.run.checkpoint import CheckpointFolder
+from smalti.torch.train.run.snapshot import Snapshot, load_checkpoint
 from smalti.torch.train.run.store import LocalRun
 from smalti.torch.train.trainer.models import save_model
 

@@ -15,8 +15,9 @@ from smalti.torch.train import RunConfig
 from smalti.torch.train.launchers.program import LOST, STOPPED, kind_of
 from smalti.torch.train.life import BY_FUNCTION, Life, Saves, StopSignal, checked_step
 from smalti.torch.train.ranks import Ranks
-from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot, ignore
+from smalti.torch.train.run.checkpoint import CheckpointFolder, ignore
 from smalti.torch.train.run.events import EventLog, read_lines
+from smalti.torch.train.run.snapshot import Snapshot
 from smalti.torch.train.run.store import LocalRun, StoreRun, run_lock
 from smalti.world import World
 from tests.stores.memory import MemoryStore

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from smalti.torch.train.launchers.start import launch, train
     from smalti.torch.train.predictor import Evaluation, Predictor, evaluate_model
     from smalti.torch.train.result import TrainResult
-    from smalti.torch.train.run.checkpoint import CheckpointFolder, Loaded, Snapshot
+    from smalti.torch.train.run.checkpoint import CheckpointFolder, Loaded
     from smalti.torch.train.run.events import EventTail
+    from smalti.torch.train.run.snapshot import Snapshot
     from smalti.torch.train.run.store import read_sample_order
     from smalti.torch.train.trainer.models import build_model
     from smalti.torch.train.trainer.task import Batch, Outcome, Task
@@ -33,7 +34,7 @@ _HOMES = {
     "Outcome": "trainer.task",
     "Predictor": "predictor",
     "RunConfig": "config",
-    "Snapshot": "run.checkpoint",
+    "Snapshot": "run.snapshot",
     "Task": "trainer.task",
     "TrainConfig": "config",
     "TrainResult": "result",

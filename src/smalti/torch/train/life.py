@@ -34,7 +34,7 @@ from smalti.ledger import LedgerWriter
 from smalti.process import is_orphan
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.run.checkpoint import CheckState, Loaded, Snapshot
+from smalti.torch.train.run.checkpoint import CheckState, Loaded
 from smalti.torch.train.run.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.run.files import (
     Written,
@@ -44,6 +44,7 @@ from smalti.torch.train.run.files import (
     given_files,
     hashes_of,
 )
+from smalti.torch.train.run.snapshot import Snapshot
 from smalti.torch.train.run.store import SAMPLES_FOLDER, LocalRun, opened_run
 
 BY_FUNCTION, DONE = "`request_stop`", "`stop`"

@@ -355,7 +355,7 @@ class Stream:
 
     @property
     def _is_fetched(self) -> bool:
-        """Whether `local` has copies, which can be fetched again."""
+        """True if `local` has copies, which can be fetched again."""
         return bool(self.remote) and self.remote != self.local
 
     def _overrides_fetching(self) -> bool:

@@ -17,15 +17,13 @@ Intended behaviour:
 5. One process writes at a time (`store.run_lock`), and in a store the newest life, which `store` describes. What a
    killed process left is removed by the next save.
 
-Tensors are stored as safetensors, everything else as JSON. Nothing is pickled or unpickled, so a file from an unknown
-source can at worst be refused.
+The files of one checkpoint are in `snapshot`.
 """
 
 import contextlib
 import json
 import math
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,22 +35,30 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from smalti.errors import CheckpointError, SmaltiError, StoreError, StoreNotFound, TrainingError
-from smalti.storage import LocalStore, Store
+from smalti.storage import Store
 from smalti.storage.local import sync_path
 from smalti.storage.store import check_key
 from smalti.torch.train.run.files import (
     FILES,
     Written,
     read_json,
-    read_tensors,
     sha256_of,
     sync_folder,
-    write_json,
-    write_tensors,
+)
+from smalti.torch.train.run.snapshot import (
+    BEFORE_LIVES,
+    CHECKSUMS_FILE,
+    STATE_FILE,
+    CheckpointName,
+    Snapshot,
+    load_checkpoint,
+    read_checksums,
+    verify_checkpoint,
+    write_checkpoint,
 )
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 CheckState = Callable[[Mapping[str, Any]], None]
 """Raises a CheckpointError if a checkpoint's `state.json` is not what its reader expects."""
@@ -60,23 +66,6 @@ Guard = Callable[[], AbstractContextManager[object]]
 """Returns a context in which checkpoints are published and removed; it raises a CheckpointError if that must not be."""
 
 CHECKPOINTS = "checkpoints"
-CHECKSUMS_FILE = "checksums.json"
-STATE_FILE = "state.json"
-_STATE_FORMAT = 1
-_NAME = re.compile(r"step-(\d{8,})(?:-(\d{5,})(?:-(\d+))?)?")
-_BEFORE_LIVES = -1  # life of checkpoints whose names have none
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The content of one checkpoint."""
-
-    step: int
-    """Optimiser steps done."""
-    tensors: "Mapping[str, Mapping[str, torch.Tensor]]"
-    """Named tensors by file: `model`, `optimizer`."""
-    state: Mapping[str, Any]
-    """Everything else, as JSON: cursor, epoch, optimiser settings, configuration."""
 
 
 @dataclass(frozen=True)
@@ -124,30 +113,6 @@ class RunInStore(Protocol):
         """Put the log of events if it has grown."""
 
 
-@dataclass(frozen=True, order=True)
-class _Name:
-    """The name of a checkpoint; the newest life with a checkpoint has the newest one."""
-
-    life: int
-    step: int
-    attempt: int = 0
-    """Number of times that the life had begun to save the step before."""
-
-    def __str__(self) -> str:
-        life = "" if self.life == _BEFORE_LIVES else f"-{self.life:05d}"
-        return f"step-{self.step:08d}{life}" + (f"-{self.attempt}" if self.attempt else "")
-
-    @classmethod
-    def parse(cls, text: str) -> "_Name | None":
-        """Return the name in a text; None if it is none."""
-        match = _NAME.fullmatch(text)
-        return match and cls(int(match[2] or _BEFORE_LIVES), int(match[1]), int(match[3] or 0))
-
-    def is_replaced_by(self, other: "_Name") -> bool:
-        """Return whether another checkpoint is a later one of the same life and step."""
-        return (other.life, other.step) == (self.life, self.step) and other.attempt > self.attempt
-
-
 @dataclass
 class CheckpointFolder:
     """The checkpoints of one run, as seen by one life of it. One process writes; any may read.
@@ -171,8 +136,8 @@ class CheckpointFolder:
     guard: Guard = field(default=contextlib.nullcontext)
     life: int = 0
     remote: RunInStore | None = None
-    _verified: set[_Name] = field(default_factory=set, init=False)
-    _scores: dict[_Name, float | None] = field(default_factory=dict, init=False)
+    _verified: set[CheckpointName] = field(default_factory=set, init=False)
+    _scores: dict[CheckpointName, float | None] = field(default_factory=dict, init=False)
     _attempts: dict[int, int] = field(default_factory=dict, init=False)
     """Number of times that this life has begun to save a step, by step; equal on all ranks."""
 
@@ -213,9 +178,10 @@ class CheckpointFolder:
                 written[name] = Written(sha256_of(path), path.stat().st_size)
         except OSError as error:
             raise _not_written(step, staging, error) from error
-        if self.remote is not None:
+        store = self._store
+        if store is not None:
             for name, path in paths.items():
-                self._store.put_file(f"{self._name(step)}/{FILES}/{name}", path)
+                store.put_file(f"{self._name(step)}/{FILES}/{name}", path)
         return written
 
     def save(
@@ -271,21 +237,22 @@ class CheckpointFolder:
             self._prune(found)
         return self._place(name)
 
-    def _publish(self, name: _Name, staging: Path, files: Iterable[str]) -> None:
+    def _publish(self, name: CheckpointName, staging: Path, files: Iterable[str]) -> None:
         """Publish rank 0's files of a checkpoint, the checksums last."""
-        if self.remote is None:
+        store = self._store
+        if self.remote is None or store is None:
             staging.rename(self.root / str(name))
             sync_folder(self.root)
             self.on_durable(self.root / str(name))
             return
         for file in files:
             if file != CHECKSUMS_FILE:
-                self._store.put_file(f"{name}/{file}", staging / file)
+                store.put_file(f"{name}/{file}", staging / file)
         self.remote.put_log()
         self.remote.check_current()
-        self._store.put_file(f"{name}/{CHECKSUMS_FILE}", staging / CHECKSUMS_FILE)
+        store.put_file(f"{name}/{CHECKSUMS_FILE}", staging / CHECKSUMS_FILE)
 
-    def _prune(self, files: Mapping[_Name, Mapping[str, int]]) -> None:
+    def _prune(self, files: Mapping[CheckpointName, Mapping[str, int]]) -> None:
         """Remove what is neither among the newest verified checkpoints nor the best."""
         published = [name for name in self._published(files) if not any(map(name.is_replaced_by, self._verified))]
         good = [name for name in published if name in self._verified]
@@ -295,16 +262,17 @@ class CheckpointFolder:
             kept.update(name for name in published if name not in self._verified and name < good[-1])
         if (best := self._best(published)) is not None:
             kept.add(best)
+        store = self._store
         for name, names in files.items():
             if name in kept or name.life > self.life:  # a later life's are not ours to remove
                 continue
-            if self.remote is None:
+            if store is None:
                 shutil.rmtree(self.root / str(name), ignore_errors=True)
                 continue
             with contextlib.suppress(StoreError):  # best effort; the next save tries again
                 for file in sorted(names, key=lambda file: file != CHECKSUMS_FILE):
-                    self._store.delete(f"{name}/{file}")
-        for left in self.root.glob(".*step-*") if self.remote is None else ():
+                    store.delete(f"{name}/{file}")
+        for left in self.root.glob(".*step-*") if store is None else ():
             shutil.rmtree(left, ignore_errors=True)
 
     # ------------------------------------------------------------ finding
@@ -379,14 +347,14 @@ class CheckpointFolder:
         folder = self._local(name, lambda file: any(fnmatchcase(file, f"{FILES}/{pattern}") for pattern in patterns))
         return folder / FILES if (folder / FILES).is_dir() else None
 
-    def _best(self, published: Sequence[_Name]) -> _Name | None:
+    def _best(self, published: Sequence[CheckpointName]) -> CheckpointName | None:
         """Return the checkpoint with the best figure that verifies, the newest of equals."""
         if self.keep_best is None:
             return None
         scored = [(score, name) for name in published if (score := self._score(name)) is not None]
         return next((name for _, name in sorted(scored, reverse=True) if self._verifies(name)), None)
 
-    def _score(self, name: _Name) -> float | None:
+    def _score(self, name: CheckpointName) -> float | None:
         """Return the figure of a checkpoint such that greater is better; None if it has none."""
         if name not in self._scores:
             direction, _, figure = (self.keep_best or "").partition(" ")
@@ -399,12 +367,13 @@ class CheckpointFolder:
             self._scores[name] = -number if number is not None and direction == "min" else number
         return self._scores[name]
 
-    def _state(self, name: _Name) -> Any:
-        if self.remote is None:
+    def _state(self, name: CheckpointName) -> Any:
+        store = self._store
+        if store is None:
             return read_json(self.root / str(name) / STATE_FILE)
-        return json.loads(self._store.get(f"{name}/{STATE_FILE}"))
+        return json.loads(store.get(f"{name}/{STATE_FILE}"))
 
-    def _verifies(self, name: _Name) -> bool:
+    def _verifies(self, name: CheckpointName) -> bool:
         try:
             if name not in self._verified:
                 load_checkpoint(self._local(name))
@@ -416,48 +385,49 @@ class CheckpointFolder:
     # ------------------------------------------------------------ names and files
 
     @property
-    def _store(self) -> Store:
-        """The store whose folders are the checkpoints."""
-        return LocalStore(self.root) if self.remote is None else self.remote.store.child(CHECKPOINTS)
+    def _store(self) -> Store | None:
+        """The store whose folders are the checkpoints; None if they are local."""
+        return None if self.remote is None else self.remote.store.child(CHECKPOINTS)
 
-    def _files(self) -> dict[_Name, dict[str, int]]:
-        return files_in(self.root if self.remote is None else self._store)
+    def _files(self) -> dict[CheckpointName, dict[str, int]]:
+        return files_in(self._store or self.root)
 
     @property
     def _folder(self) -> Path | str:
         return self.root if self.remote is None else f"{self.remote.address}/{CHECKPOINTS}"
 
-    def _place(self, name: _Name) -> Path | str:
+    def _place(self, name: CheckpointName) -> Path | str:
         return self.root / str(name) if self.remote is None else f"{self._folder}/{name}"
 
-    def _name(self, step: int) -> _Name:
-        return _Name(self.life, step, max(0, self._attempts.get(step, 0) - 1))
+    def _name(self, step: int) -> CheckpointName:
+        return CheckpointName(self.life, step, max(0, self._attempts.get(step, 0) - 1))
 
-    def _parsed(self, address: str) -> _Name:
-        name = _Name.parse(address.rpartition("/")[2])
+    def _parsed(self, address: str) -> CheckpointName:
+        name = CheckpointName.parse(address.rpartition("/")[2])
         if name is None:
             raise CheckpointError(f"{address} is not the address of a checkpoint.", path=address)
         return name
 
-    def _published(self, files: Mapping[_Name, Mapping[str, int]]) -> list[_Name]:
+    def _published(self, files: Mapping[CheckpointName, Mapping[str, int]]) -> list[CheckpointName]:
         """Return the checkpoints that were published: in a local folder all, and a missing checksum is damage."""
         return [name for name, names in files.items() if self.remote is None or CHECKSUMS_FILE in names]
 
-    def _local(self, name: _Name, is_wanted: Callable[[str], object] = str) -> Path:
+    def _local(self, name: CheckpointName, is_wanted: Callable[[str], object] = str) -> Path:
         """Return a local folder with those files of a checkpoint that are wanted, by default all.
 
         From a store, each is verified.
         """
-        if self.remote is None:
+        store = self._store
+        if store is None:
             return self.root / str(name)
         folder = self._fetched(name)
         try:
             try:
-                self._fetch(name, folder, is_wanted)
+                self._fetch(store, name, folder, is_wanted)
             except CheckpointError:
                 # Fetched once more: an error of the transfer would undo training.
                 (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
-                self._fetch(name, folder, is_wanted)
+                self._fetch(store, name, folder, is_wanted)
         except StoreNotFound as error:
             place = f"{CHECKPOINTS}/{name}"
             raise CheckpointError(f"{self._place(name)} is not complete: {error}", path=place) from error
@@ -474,13 +444,13 @@ class CheckpointFolder:
     def _loaded(self) -> Path:
         return self.root.parent / "loaded"
 
-    def _fetched(self, name: _Name) -> Path:
+    def _fetched(self, name: CheckpointName) -> Path:
         """Return the scratch folder for the files of a checkpoint in a store."""
         return self._loaded / f"{name.life}-{name.attempt}" / f"step-{name.step:08d}"
 
-    def _fetch(self, name: _Name, folder: Path, is_wanted: Callable[[str], object]) -> None:
+    def _fetch(self, store: Store, name: CheckpointName, folder: Path, is_wanted: Callable[[str], object]) -> None:
         """Fetch the files of a checkpoint that are wanted and not here yet, and verify each."""
-        store = self._store.child(str(name))
+        store = store.child(str(name))
         if not (folder / CHECKSUMS_FILE).exists():
             self._fetch_file(store, CHECKSUMS_FILE, folder)
         sums = read_checksums(folder)
@@ -505,21 +475,21 @@ class CheckpointFolder:
         fresh.replace(folder / file)
 
 
-def files_in(place: Path | Store) -> dict[_Name, dict[str, int]]:
+def files_in(place: Path | Store) -> dict[CheckpointName, dict[str, int]]:
     """Return the size of each file in each checkpoint in a folder or store, published or not; oldest first.
 
     A local checkpoint without files is damaged, and so it is named. In a store, all names have lives.
     """
-    files: dict[_Name, dict[str, int]] = {}
+    files: dict[CheckpointName, dict[str, int]] = {}
     if isinstance(place, Path):
         for path in place.iterdir() if place.is_dir() else ():
-            if (name := _Name.parse(path.name)) is not None:
+            if (name := CheckpointName.parse(path.name)) is not None:
                 files[name] = _sizes(path)
     else:
         for info in place.list():
             folder, _, file = info.key.partition("/")
-            name = _Name.parse(folder)
-            if file and name is not None and name.life != _BEFORE_LIVES:
+            name = CheckpointName.parse(folder)
+            if file and name is not None and name.life != BEFORE_LIVES:
                 files.setdefault(name, {})[file] = info.num_bytes
     return dict(sorted(files.items()))
 
@@ -549,96 +519,3 @@ def _not_written(step: int, root: Path, error: OSError) -> CheckpointError:
         "Earlier checkpoints are untouched; make room or mend the disk and start the run again.",
         step=step,
     )
-
-
-def write_checkpoint(
-    snapshot: Snapshot, staging: Path, files: Mapping[str, Written], on_durable: Callable[[Path], None]
-) -> None:
-    """Write the files of a snapshot into a staging folder, and the checksums of these and of all ranks' files last.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
-    staging.mkdir(parents=True, exist_ok=True)
-    for stem, tensors in snapshot.tensors.items():
-        write_tensors(staging / f"{stem}.safetensors", tensors)
-        on_durable(staging / f"{stem}.safetensors")
-    write_json(staging / STATE_FILE, {**snapshot.state, "step": snapshot.step, "format": _STATE_FORMAT})
-    on_durable(staging / STATE_FILE)
-    sums = {path.name: sha256_of(path) for path in sorted(staging.iterdir()) if path.is_file()}
-    sums.update({f"{FILES}/{name}": written.sha256 for name, written in sorted(files.items())})
-    write_json(staging / CHECKSUMS_FILE, {"sha256": sums})
-    on_durable(staging / CHECKSUMS_FILE)
-    for folder in (staging, *(path for path in staging.rglob("*") if path.is_dir())):
-        sync_folder(folder)
-
-
-def read_checksums(path: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a checkpoint folder, by its name.
-
-    Raises:
-        CheckpointError: they cannot be read.
-    """
-    sums = read_json(path / CHECKSUMS_FILE).get("sha256")
-    if not isinstance(sums, dict) or STATE_FILE not in sums:
-        raise CheckpointError(f"{path / CHECKSUMS_FILE} lists no checksums; the file is damaged.", path=str(path))
-    return sums
-
-
-def verify_checkpoint(path: Path, *, without: Mapping[str, Written] | None = None, with_files: bool = True) -> None:
-    """Check that a folder holds exactly the files that its checksums name, each unchanged.
-
-    Args:
-        path: the folder.
-        without: files of ranks that were read back when they were written, or lie elsewhere; they are not looked at.
-        with_files: whether to look at the files of ranks at all.
-
-    Raises:
-        CheckpointError: a file is missing, changed or added.
-    """
-    left_out = {f"{FILES}/{name}" for name in without or {}}
-    sums = {name: expected for name, expected in read_checksums(path).items() if name not in left_out}
-    files = (file for file in path.rglob("*") if not file.is_dir() or file.is_symlink())
-    present = {file.relative_to(path).as_posix() for file in files} - {CHECKSUMS_FILE} - left_out
-    if not with_files:
-        sums = {name: expected for name, expected in sums.items() if "/" not in name}
-        present = {name for name in present if "/" not in name}
-    if present != set(sums):
-        raise CheckpointError(
-            f"{path} holds the files {sorted(present)}, but its checksums name {sorted(sums)}.", path=str(path)
-        )
-    for name, expected in sums.items():
-        try:
-            found = sha256_of(path / name)
-        except OSError as error:
-            raise CheckpointError(f"{path / name} cannot be read: {error}", path=str(path / name)) from error
-        if found != expected:
-            raise CheckpointError(
-                f"{path / name}: sha256 expected {expected}, found {found}; the file has changed since it was written.",
-                path=str(path / name),
-            )
-
-
-def load_checkpoint(path: Path, *, with_files: bool = True) -> Snapshot:
-    """Verify one checkpoint folder, with or without the files of ranks, and return its content.
-
-    Raises:
-        CheckpointError: a file is missing, changed or malformed.
-    """
-    verify_checkpoint(path, with_files=with_files)
-    state = read_json(path / STATE_FILE)
-    if state.get("format") != _STATE_FORMAT:
-        raise CheckpointError(
-            f"{path / STATE_FILE} has format {state.get('format')!r}, this Smalti reads {_STATE_FORMAT}; use the "
-            "version that wrote it.",
-            path=str(path),
-        )
-    named = _NAME.fullmatch(path.name)
-    if type(state.get("step")) is not int or (named is not None and int(named[1]) != state["step"]):
-        raise CheckpointError(
-            f"{path / STATE_FILE} is of step {state.get('step')!s:.40}, expected that of its folder's name; the folder "
-            "was renamed, or the file was edited.",
-            path=str(path),
-        )
-    tensors = {file.stem: read_tensors(file) for file in sorted(path.glob("*.safetensors"))}
-    return Snapshot(state["step"], tensors, state)
