@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from smalti.conversion import convert
-from smalti.conversion.sources import litdata_items
+from smalti.conversion.sources import litdata
 from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound
 from smalti.torch import LocalDataset
 from tests.conversion.source_rows import DATA, read
@@ -74,9 +74,9 @@ def test_a_chunk_may_not_unpack_to_more_than_the_limit(copy, monkeypatch):
     size = max(path.stat().st_size for path in folder.glob("*.bin"))
     for path in folder.glob("*.bin"):
         path.write_bytes(zstandard.compress(path.read_bytes()))
-    monkeypatch.setattr(litdata_items, "_MAX_UNPACKED", size)
+    monkeypatch.setattr(litdata, "_MAX_UNPACKED", size)
     assert len(read(folder)) == 4
-    monkeypatch.setattr(litdata_items, "_MAX_UNPACKED", size - 1)
+    monkeypatch.setattr(litdata, "_MAX_UNPACKED", size - 1)
     with pytest.raises(
         FormatError, match=rf"it unpacks to more than {size - 1:,} bytes; write the set again with smaller"
     ):
@@ -126,7 +126,7 @@ def test_damaged_chunks_are_errors(copy):
     with pytest.raises(FormatError, match=r"chunk-0-0\.bin: the chunk is damaged.*1 bytes follow its last item"):
         read(folder)
     chunk.unlink()
-    with pytest.raises(StoreNotFound, match="the index names this chunk, which is missing"):
+    with pytest.raises(StoreNotFound, match=r"index\.json names this file, which is missing"):
         read(folder)
 
 
@@ -138,9 +138,9 @@ def test_damaged_chunks_are_errors(copy):
      b"\x07\xff\0\0\0a", b"\x1f\x01\0\0\0", b"\x0a", b"\x0b\x0b", b"\x06\x01\0\0\0\xff\xff\xff\x7f"],
 )  # fmt: skip
 def test_a_damaged_nested_value_is_an_error(content):
-    from smalti.conversion.sources.litdata_items import LeafColumn, _column
+    from smalti.conversion.sources.litdata import LeafColumn, _leaf_column
 
-    column: LeafColumn = _column("chunks", "x", 0, "json", None)
+    column: LeafColumn = _leaf_column("chunks", "x", 0, "json", None)
     with pytest.raises((ValueError, IndexError, struct.error, RecursionError)):
         column.array([content])
 
@@ -239,5 +239,5 @@ def test_chunks_and_index_name_the_same_samples(copy):
         read(folder)
     index["chunks"].append(index["chunks"][0])
     (folder / "index.json").write_text(json.dumps(index))
-    with pytest.raises(FormatError, match=r"names chunk chunk-0-0\.bin twice"):
+    with pytest.raises(FormatError, match=r"names chunk-0-0\.bin twice"):
         read(folder)

@@ -12,11 +12,11 @@ import pytest
 
 from smalti.conversion.registry import open_source
 from smalti.conversion.source import SourceOptions
-from smalti.conversion.sources import delimited, json_checks, json_lines, lines
+from smalti.conversion.sources import delimited, json_lines, lines
 from smalti.errors import SmaltiError
 from tests.conversion.source_rows import rows_of
 
-MODULES = (delimited, json_checks, json_lines, lines)
+MODULES = (delimited, json_lines, lines)
 ADVICE = re.compile(
     r"\b([Cc]lose|[Cc]onvert|[Cc]orrect|[Dd]eclare|[Dd]ecompress|[Dd]ivide|[Gg]ive|[Rr]emove|[Ss]tore|[Ww]rite|expected"
     r"|such as)\b"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from smalti.conversion.registry import open_source
 from smalti.conversion.source import SourceOptions
-from smalti.conversion.sources import json_checks, lines
+from smalti.conversion.sources import json_lines, lines
 from smalti.errors import SmaltiError
 from tests.conversion.source_rows import rows_of
 from tests.seeds import seed_of
@@ -203,7 +203,7 @@ def test_brackets_and_null_within_texts_are_no_nesting(tmp_path):
 
 
 def test_keys_are_counted_by_place_and_not_within_each_object_of_a_list(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_checks, "MAX_COLUMNS", 20)  # a line of 40 bytes and more is counted
+    monkeypatch.setattr(json_lines, "MAX_COLUMNS", 20)  # a line of 40 bytes and more is counted
     many = {"list": [{"a": [{"b": number}], "c": number} for number in range(50)], "text": '"x": {' * 50}
     (tmp_path / "a.jsonl").write_text(json.dumps(many) + "\n" + json.dumps({"last": 1}) + "\n")
     assert rows_of(open_source(tmp_path / "a.jsonl"))[0]["list"] == many["list"]

@@ -196,9 +196,11 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         opened = open_source(source, format, reading)
     if isinstance(source, str | PathLike | Store):
         check_target(source if isinstance(source, Store) else str(source), source_storage_options, store)
-    _left_out_of(opened).warn(opened.url)
+    left_out = getattr(opened, "left_out", None)  # a source of the caller's need not have it
+    left_out = left_out if isinstance(left_out, LeftOut) else LeftOut()
+    left_out.warn(opened.url)
     with memory_errors(opened.url):
-        job = _plan_job(opened, options, reading.settings, reading.part_bytes)
+        job = _plan_job(opened, options, reading, left_out)
     return _publish_job(job, store, processes or cores, on_progress)
 
 
@@ -290,15 +292,15 @@ class _Job:
     output: OutputColumns
     groups: tuple[Group, ...]
     options: WriteOptions
+    identity: Any
+    """The source's, before its rows were read; None if they cannot be recognised again."""
     facts: Mapping[str, Any]
     """Facts about the source (JSON)."""
-    is_exact: bool
-    """True if `facts` identify the rows."""
     lineage: Mapping[str, Any]
     """The facts, with the files of the source that are not read, for the manifest."""
 
 
-def _plan_job(source: Source, options: WriteOptions, settings: Mapping[str, Any], part_bytes: int | None) -> _Job:
+def _plan_job(source: Source, options: WriteOptions, reading: SourceOptions, left_out: LeftOut) -> _Job:
     """Return the plan of a conversion; reads no row, except that a transform runs on the first ones.
 
     Raises:
@@ -306,22 +308,20 @@ def _plan_job(source: Source, options: WriteOptions, settings: Mapping[str, Any]
     """
     schema = source.schema()
     options = dataclasses.replace(options, metadata={**_classes(schema, options), **(options.metadata or {})})
-    rows, output = plan_rows(
-        kinds_of(schema),
-        options,
-        columns=_requested(schema, options),
-        words=Words("the source", "part"),
-    )
-    groups = tuple(group_parts(source.parts(), part_bytes))
+    columns = options.columns
+    named = {field.name: field.metadata[ENCODING].decode() for field in schema if ENCODING in (field.metadata or {})}
+    if named and options.transform is None:  # the encodings that the source names, for columns without one
+        chosen = dict.fromkeys(schema.names) if columns is None else columns
+        columns = {name: encoding or named.get(name) for name, encoding in chosen.items()}
+    rows, output = plan_rows(kinds_of(schema), options, columns=columns, words=Words("the source", "part"))
+    groups = tuple(group_parts(source.parts(), reading.part_bytes))
     if output.needs_first_rows:
         output = _learned(rows, output, groups)
     identity = source.identity()
     known = identity if isinstance(identity, Mapping) else {} if identity is None else {"identity": identity}
-    facts = {"url": source.url, **known, **({"settings": as_json(settings)} if settings else {})}
-    left_out = _left_out_of(source)
+    facts = {"url": source.url, **known, **({"settings": as_json(reading.settings)} if reading.settings else {})}
     recorded = {**facts, "left_out": left_out.to_dict()} if left_out.counts else facts
-    exact = identity is not None
-    return _Job(source, rows, output, groups, options, {"sources": [facts]}, exact, {"sources": [recorded]})
+    return _Job(source, rows, output, groups, options, identity, {"sources": [facts]}, {"sources": [recorded]})
 
 
 def _classes(schema: pa.Schema, options: WriteOptions) -> Mapping[str, Any]:
@@ -346,27 +346,16 @@ def _check_classes(parent: Header | None, job: _Job) -> None:
     names = _classes(job.source.schema(), job.options).get("classes")
     are_callers = (job.options.metadata or {}).get("classes") != names
     if before and names and not are_callers and names[: len(before)] != before:
+        shown = [
+            ", ".join(map(str, classes[:_SHOWN_CLASSES])) + (" and others" if len(classes) > _SHOWN_CLASSES else "")
+            for classes in (before, names)
+        ]
         raise SchemaError(
-            f"cannot append to the set: its classes are {_shown(before)}, and those of {job.source.url} are "
-            f"{_shown(names)}, so that the same number would mean two classes. Convert all of it again with "
+            f"cannot append to the set: its classes are {shown[0]}, and those of {job.source.url} are "
+            f"{shown[1]}, so that the same number would mean two classes. Convert all of it again with "
             'mode="overwrite"; or change the numbers with a `transform`, and give the `columns` of the set, and '
             'metadata={"classes": [...]}'
         )
-
-
-def _shown(names: Sequence[Any]) -> str:
-    return ", ".join(map(str, names[:_SHOWN_CLASSES])) + (" and others" if len(names) > _SHOWN_CLASSES else "")
-
-
-def _requested(schema: pa.Schema, options: WriteOptions) -> Mapping[str, str | None] | None:
-    """Return the caller's `columns`, with the encodings that the source names for those without one."""
-    if options.transform is not None:
-        return options.columns
-    named = {field.name: field.metadata[ENCODING].decode() for field in schema if ENCODING in (field.metadata or {})}
-    if not named:
-        return options.columns
-    chosen = options.columns if options.columns is not None else dict.fromkeys(schema.names)
-    return {name: encoding or named.get(name) for name, encoding in chosen.items()}
 
 
 def _learned(rows: InputRows, output: OutputColumns, groups: Sequence[Group]) -> OutputColumns:
@@ -402,15 +391,9 @@ def group_parts(parts: Sequence[SourcePart], part_bytes: int | None) -> Iterator
         yield Group(tuple(chosen))
 
 
-def _left_out_of(source: Source) -> LeftOut:
-    """Return the files that a source leaves out; none for a source without this attribute."""
-    left_out = getattr(source, "left_out", None)
-    return left_out if isinstance(left_out, LeftOut) else LeftOut()
-
-
 def _publish_job(job: _Job, store: Store, processes: int, on_progress: OnProgress | None) -> Manifest:
     chosen = options_in_id(job.options)
-    derived = derive_write_id(job.facts, chosen) if chosen is not None and job.is_exact else None
+    derived = derive_write_id(job.facts, chosen) if chosen is not None and job.identity is not None else None
     write = identify(store, job.options, job.lineage, derived)
     if write.published is not None:
         return write.published
@@ -461,7 +444,8 @@ def _write_groups(
 
     try:
         run_tasks(plan, tasks, processes, answers, lost, show)
-        _check_unchanged(job)
+        if job.identity is not None and job.source.identity() != job.identity:
+            raise changed(job.source.url)
     except BaseException:
         written = [name for part in collect_parts(answers) for name in written_keys(part.shards())]
         delete_all(plan.store, written)  # best effort
@@ -483,18 +467,3 @@ def _remove_attempts(plan: WritePlan, attempts: Sequence[Attempt]) -> None:
 def _join_shards(row: tuple[int, str], plan: WritePlan, attempt: Attempt, report: Report) -> dict[str, Any]:  # noqa: ARG001
     """Join small shards of neighbouring groups, which is a task, and return its answer."""
     return join_rows(plan, (row,), attempt)
-
-
-def _check_unchanged(job: _Job) -> None:
-    """Return only if the source still has the rows that were planned.
-
-    Raises:
-        SmaltiError: It changed.
-    """
-    if not job.is_exact:
-        return
-    before = job.facts["sources"][0]
-    now = job.source.identity()
-    known = now if isinstance(now, Mapping) else {"identity": now}
-    if any(before.get(name) != value for name, value in known.items()):
-        raise changed(job.source.url)

@@ -8,7 +8,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -19,11 +19,14 @@ import pyarrow as pa
 from smalti.conversion.exported import check_numbers, exported_files, read_export
 from smalti.conversion.source import OpenedSource, SourcePart, changed
 from smalti.errors import FormatError, SmaltiError, StoreError, StoreNotFound
+from smalti.format import load_strict
+from smalti.format.index import MAX_INDEX_BYTES
 from smalti.redaction import redact, redact_address
 from smalti.regular_files import open_regular, printable
 from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Place, Store, open_store
 from smalti.storage.opening import INSIDE, check_apart, check_secrets, relation_of
+from smalti.storage.store import join_key
 
 _WILDCARD = re.compile(r"[*?]")
 _BUFFER_BYTES = 4 << 20
@@ -449,14 +452,38 @@ def without_compression(key: str) -> str:
     return name.removesuffix(ending) if ending in _COMPRESSIONS and ending != ".tgz" else name
 
 
-def is_file_name(name: object) -> bool:
-    """Return whether a value that an index gives names a file beside it."""
-    if not isinstance(name, str) or "/" in name or name in {"", ".", ".."}:
-        return False
-    try:
-        return bool(name.encode())
-    except UnicodeEncodeError:
-        return False
+def read_object(store: Store, key: str) -> dict[str, Any]:
+    """Return the JSON object that a file holds.
+
+    Raises:
+        StoreNotFound: There is no such file.
+        FormatError: It is no object.
+    """
+    value = load_strict(store.get_limited(key, MAX_INDEX_BYTES), where=store.locate(key))
+    if not isinstance(value, dict):
+        raise FormatError(f"{store.locate(key)}: expected an object", key=key)
+    return value
+
+
+def files_named(store: Store, index: str, names: Iterable[Any]) -> list[StoredFile]:
+    """Return the files beside an index, by the names that it gives.
+
+    Raises:
+        FormatError: A name is no text, leads elsewhere, or is there twice.
+        StoreNotFound: There is no such file.
+    """
+    where, files = store.locate(index), dict[str, StoredFile]()
+    for name in names:
+        if not isinstance(name, str) or name in {"", ".", ".."} or re.search("[/\ud800-\udfff]", name):  # no UTF-8
+            raise FormatError(f"{where}: {name!r:.100} is no name of a file")
+        if name in files:
+            raise FormatError(f"{where} names {name} twice; write it again", key=name)
+        key = join_key(index.rpartition("/")[0], name)
+        try:
+            files[name] = StoredFile(store, key, store.size(key))
+        except StoreNotFound as error:
+            raise StoreNotFound(f"{store.locate(key)}: {where} names this file, which is missing", key=key) from error
+    return list(files.values())
 
 
 def read_some(stream: BinaryIO, num_bytes: int, what: str) -> bytes:

@@ -152,7 +152,12 @@ class _Workers:
         """Run tasks, the first ones first."""
         waiting = deque(tasks)
         while waiting or any(worker.task for worker in self._workers):
-            self._assign(waiting)
+            idle = [worker for worker in self._workers if worker.task is None]
+            while waiting and (idle or len(self._workers) < self._count):
+                if not idle:
+                    idle.append(_Worker(self._plan))
+                    self._workers.append(idle[0])
+                idle.pop(0).give(waiting.popleft())
             busy = [(worker, worker.task) for worker in self._workers if worker.task is not None]
             ready = wait([worker.connection for worker, _ in busy], _POLL_SECONDS)
             for worker, task in busy:
@@ -163,16 +168,6 @@ class _Workers:
                         f"{task.name}: its process {worker.process.pid} gave no sign for {STALL_SECONDS:.0f} s; "
                         f"nothing was published"
                     )
-
-    def _assign(self, waiting: deque[WorkerTask]) -> None:
-        while waiting:
-            idle = next((worker for worker in self._workers if worker.task is None), None)
-            if idle is None:
-                if len(self._workers) == self._count:
-                    return
-                idle = _Worker(self._plan)
-                self._workers.append(idle)
-            idle.give(waiting.popleft())
 
     def _receive(self, worker: _Worker, task: WorkerTask, waiting: deque[WorkerTask]) -> None:
         try:

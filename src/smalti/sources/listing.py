@@ -28,12 +28,6 @@ _USUAL = (HIDDEN, OTHER_KIND)
 _MAX_NAMES = 3
 _MAX_SHOWN = 200  # characters of a name
 _GONE = {errno.ENOENT, errno.ENOTDIR}
-IsHidden = Callable[[str], bool]
-"""Returns whether a name, without its folder, is hidden."""
-IsWanted = Callable[[str], bool]
-"""Returns whether a key is looked for."""
-LeaveOut = Callable[[str, str], None]
-"""Called with the reason and the key of what is left out."""
 
 
 @dataclass
@@ -89,7 +83,7 @@ def describe_left_out(facts: dict[str, Any]) -> str:
 
 
 def list_source(
-    store: Store, is_hidden: IsHidden, is_wanted: IsWanted | None = None
+    store: Store, is_hidden: Callable[[str], bool], is_wanted: Callable[[str], bool] | None = None
 ) -> tuple[tuple[ObjectInfo, ...], LeftOut]:
     """Return the files below a store's root that are wanted and not hidden, sorted by key, and what is left out.
 
@@ -97,7 +91,7 @@ def list_source(
 
     Args:
         store: where the files are.
-        is_hidden: says whether a file or folder of this name is hidden.
+        is_hidden: says whether a file or folder of this name, without the folder above it, is hidden.
         is_wanted: says whether a file with this key is looked for at all; others are not counted as left out.
 
     Raises:
@@ -118,7 +112,7 @@ def list_source(
 
     inside = store.local_path("any")
     if inside is not None:
-        found = _Walk(str(inside.parent), is_readable, leave_out).files()
+        found = _walk(str(inside.parent), is_readable, leave_out)
     else:
         found = (item for item in store.list() if is_readable(item.key, item.key.split("/")))
     chosen = (item for item in found if is_wanted is None or is_wanted(item.key))
@@ -146,7 +140,6 @@ def _fault_of(key: str) -> str | None:
 class _Folder:
     """A folder to be listed."""
 
-    path: str
     key: str
     """Path below the root; empty for the root."""
     real: str
@@ -156,80 +149,68 @@ class _Folder:
     above: tuple[tuple[str, str], ...] = ()
     """`top` and `real` of the folder of each link on the way."""
 
-    def is_inside(self, real: str) -> bool:
-        """Return whether the walk came through a folder, given by its path without links; so links make a loop."""
-        return any(
-            f"{bottom}/".startswith(f"{real}/") and f"{real}/".startswith(f"{top}/")
-            for top, bottom in (*self.above, (self.top, self.real))
-        )
+
+def _walk(
+    root: str, is_readable: Callable[[str, Sequence[str]], bool], leave_out: Callable[[str, str], None]
+) -> Iterator[ObjectInfo]:
+    """Yield the files of a local folder.
+
+    A folder that contains itself through links is left out where it repeats: the walk came through it already.
+    """
+    real = os.path.realpath(root).rstrip("/")
+    waiting = [_Folder("", real, real)]
+    num_nested = 0
+    while waiting:
+        folder = waiting.pop()
+        for entry in _entries(f"{root}/{folder.key}" if folder.key else root):
+            key = f"{folder.key}/{entry.name}" if folder.key else entry.name
+            if not is_readable(key, [entry.name]):
+                continue
+            try:
+                status = entry.stat()
+            except OSError as error:
+                if error.errno in _GONE and not entry.is_symlink():
+                    continue  # removed since it was listed: noticed where the source is listed again
+                if error.errno not in {*_GONE, errno.ELOOP}:
+                    raise _unlisted(entry.path, error) from error
+                leave_out("links that lead nowhere", key)
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield ObjectInfo(key, status.st_size, str(status.st_mtime_ns), status.st_mtime)
+                continue
+            if not stat.S_ISDIR(status.st_mode):
+                leave_out("pipes, sockets or devices", key)
+                continue
+            is_link = entry.is_symlink()
+            real = os.path.realpath(entry.path).rstrip("/") if is_link else f"{folder.real}/{entry.name}"
+            above = (*folder.above, (folder.top, folder.real))
+            if (is_link or folder.above) and any(
+                f"{bottom}/".startswith(f"{real}/") and f"{real}/".startswith(f"{top}/") for top, bottom in above
+            ):
+                leave_out("links to a folder that contains them", key)
+                continue
+            if not is_link:
+                waiting.append(_Folder(key, real, folder.top, folder.above))
+                continue
+            num_nested += bool(folder.above)
+            if num_nested > MAX_NESTED_LINKS:
+                raise StoreError(
+                    f"{printable(root)}: more than {MAX_NESTED_LINKS:,} symbolic links to folders lie in folders "
+                    f"that other links lead to, such as {printable(key)}: remove links, or give the folders that they "
+                    "lead to",
+                    url=printable(root),
+                )
+            waiting.append(_Folder(key, real, real, above))
 
 
-class _Walk:
-    """The listing of one local folder."""
-
-    def __init__(self, root: str, is_readable: Callable[[str, Sequence[str]], bool], leave_out: LeaveOut) -> None:
-        self._root, self._is_readable, self._leave_out = root, is_readable, leave_out
-        self._num_nested = 0
-
-    def files(self) -> Iterator[ObjectInfo]:
-        """Yield the files."""
-        real = os.path.realpath(self._root).rstrip("/")
-        waiting = [_Folder(self._root, "", real, real)]
-        while waiting:
-            folder = waiting.pop()
-            for entry in _entries(folder):
-                key = f"{folder.key}/{entry.name}" if folder.key else entry.name
-                found = self._file_or_folder(folder, entry, key) if self._is_readable(key, [entry.name]) else None
-                if isinstance(found, _Folder):
-                    waiting.append(found)
-                elif found is not None:
-                    yield found
-
-    def _file_or_folder(self, folder: _Folder, entry: os.DirEntry[str], key: str) -> "ObjectInfo | _Folder | None":
-        try:
-            status = entry.stat()
-        except OSError as error:
-            if error.errno in _GONE and not entry.is_symlink():
-                return None  # removed since it was listed: noticed where the source is listed again
-            if error.errno not in {*_GONE, errno.ELOOP}:
-                raise _unlisted(entry.path, error) from error
-            self._leave_out("links that lead nowhere", key)
-            return None
-        if stat.S_ISDIR(status.st_mode):
-            return self._folder(folder, entry, key)
-        if not stat.S_ISREG(status.st_mode):
-            self._leave_out("pipes, sockets or devices", key)
-            return None
-        return ObjectInfo(key, status.st_size, str(status.st_mtime_ns), status.st_mtime)
-
-    def _folder(self, parent: _Folder, entry: os.DirEntry[str], key: str) -> _Folder | None:
-        """Return a folder that is to be listed; None for one that contains itself through links."""
-        is_link = entry.is_symlink()
-        real = os.path.realpath(entry.path).rstrip("/") if is_link else f"{parent.real}/{entry.name}"
-        if (is_link or parent.above) and parent.is_inside(real):
-            self._leave_out("links to a folder that contains them", key)
-            return None
-        if not is_link:
-            return _Folder(entry.path, key, real, parent.top, parent.above)
-        self._num_nested += bool(parent.above)
-        if self._num_nested > MAX_NESTED_LINKS:
-            raise StoreError(
-                f"{printable(self._root)}: more than {MAX_NESTED_LINKS:,} symbolic links to folders lie in folders "
-                f"that other links lead to, such as {printable(key)}: remove links, or give the folders that they "
-                "lead to",
-                url=printable(self._root),
-            )
-        return _Folder(entry.path, key, real, real, (*parent.above, (parent.top, parent.real)))
-
-
-def _entries(folder: _Folder) -> list[os.DirEntry[str]]:
+def _entries(path: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder.path) as found:
-            return sorted(found, key=attrgetter("name"))
+        with os.scandir(path) as entries:
+            return sorted(entries, key=attrgetter("name"))
     except OSError as error:
         if error.errno in _GONE:
             return []  # there is no such folder, or it was removed meanwhile
-        raise _unlisted(folder.path, error) from error
+        raise _unlisted(path, error) from error
 
 
 def _unlisted(path: str, error: OSError) -> StoreError:

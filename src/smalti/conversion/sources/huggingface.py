@@ -16,11 +16,10 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.types as pt
 
-from smalti.conversion.files import PartOfFile, StoredFile, is_file_name, marks_of
+from smalti.conversion.files import PartOfFile, StoredFile, files_named, marks_of, read_object
 from smalti.conversion.source import CLASS_NAMES, OpenedSource, SourceOptions, check_columns
 from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
-from smalti.format.index import MAX_INDEX_BYTES
 from smalti.format.reading.arrow import STORED_AS
 from smalti.regular_files import read_regular
 from smalti.storage import Store, open_store
@@ -83,33 +82,25 @@ def _chosen_split(url: str, splits: Sequence[str], split: str | None) -> str:
 def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) -> OpenedSource:
     folder = ""
     try:
-        splits = _json(store, _DICT).get("splits")
+        splits = read_object(store, _DICT).get("splits")
         if not isinstance(splits, list) or not splits:
             raise FormatError(f"{store.locate(_DICT)}: expected a list of `splits`", key=_DICT)
         folder = _chosen_split(store.url, list(map(str, splits)), split)
     except StoreNotFound:
         if split is not None:
             raise VersionNotFound(f"{store.url} is one dataset without splits; leave `split` out") from None
-    state = _json(store, join_key(folder, _STATE))
-    info = _json(store, join_key(folder, _INFO))
+    index = join_key(folder, _STATE)
+    state = read_object(store, index)
+    features = read_object(store, join_key(folder, _INFO)).get("features")
     entries = state.get("_data_files")
     if not isinstance(entries, list) or not entries or not all(isinstance(each, dict) for each in entries):
-        raise FormatError(f"{store.locate(join_key(folder, _STATE))} names no files of rows", key=_STATE)
-    names = [str(each.get("filename")) for each in entries]
+        raise FormatError(f"{store.locate(index)} names no files of rows", key=_STATE)
     if state.get("_indices_data_files"):
         raise FormatError(f"{store.url} has a separate file of indices; save it again with a newer `datasets`")
-    files: list[StoredFile] = []
-    for name in names:
-        if not is_file_name(name):
-            raise FormatError(f"{store.locate(join_key(folder, _STATE))}: {name!r:.100} is no name of a file")
-        key = join_key(folder, name)
-        if any(file.key == key for file in files):
-            raise FormatError(f"{store.locate(join_key(folder, _STATE))} names {name} twice", key=key)
-        files.append(StoredFile(store, key, store.size(key)))
+    files = files_named(store, index, [each.get("filename") for each in entries])
     with files[0].open_stored() as stream:
         schema = _reader(stream, files[0].url, files[0].num_bytes).schema
     first = (batch for file in files for batch in ArrowFilePart(file).raw_batches())
-    features = info.get("features")
     known = features if isinstance(features, dict) else {}
     columns = dataset_columns(store.url, schema, known, wanted, first, partial(_read_below, store))
     parts = tuple(ArrowFilePart(file, columns, tuple(schema.names)) for file in files)
@@ -147,13 +138,6 @@ def _batches_of(dataset: Any, begin: int, end: int) -> Iterator[pa.RecordBatch]:
     """Yield rows of a dataset that returns Arrow tables."""
     for first in range(begin, end, _ROWS):
         yield from dataset[first : min(first + _ROWS, end)].combine_chunks().to_batches()
-
-
-def _json(store: Store, key: str) -> dict[str, Any]:
-    found = load_strict(store.get_limited(key, MAX_INDEX_BYTES), where=store.locate(key))
-    if not isinstance(found, dict):
-        raise FormatError(f"{store.locate(key)}: expected an object", key=key)
-    return found
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ Also here: the types of tar members, from the content of a member to a value of 
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,10 +57,6 @@ class MemberType:
     encoding: str | None = None
     """Encoding of the arrays of npy members."""
 
-    def nullable(self) -> "MemberType":
-        """Return the same column with nulls allowed."""
-        return replace(self, field=self.field.with_nullable(True))  # noqa: FBT003 -- pyarrow's
-
     def array(self, contents: Contents) -> pa.Array:
         """Return the values of members; None where there is no member.
 
@@ -69,19 +65,38 @@ class MemberType:
         """
         if self.form == "stack":
             return _stack(self, contents)
-        parse = _PARSERS[self.form]
-        values = [None if content is None else parse(self, content) for content in contents]
+        values = [None if content is None else self._value(content) for content in contents]
         is_number = self.form == "json" and pt.is_duration(self.field.type)
         written = pa.string() if self.form == "text" else pa.int64() if is_number else self.field.type
         return pa.array(values, written).cast(self.field.type)
 
-    def holds(self, content: bytes | None) -> bool:
-        """Return whether a content is such a value."""
-        try:
-            self.array([content])
-        except _UNFIT:
-            return False
-        return True
+    def _value(self, content: bytes) -> Any:
+        """Return the value of a member's content.
+
+        Raises:
+            ValueError, ArithmeticError: It is no such value.
+        """
+        if self.form == "bytes":
+            return content
+        if self.form == "text":
+            return content.decode("utf-8")
+        if self.form == "json":
+            return json.loads(content)
+        if self.form == "int":
+            text = content.strip()
+            if not text.lstrip(b"+-").isdigit() or len(text) > 20:
+                raise ValueError("expected the digits of a whole number")
+            return int(text)
+        array = read_npy(content)
+        if self.form == "scalar":
+            if array.ndim or _type_of(array) != self.field.type:
+                raise ValueError(f"expected one {self.field.type}, found {array.dtype} of shape {array.shape}")
+            return array[()]
+        codec = parse_encoding(str(self.encoding))
+        if array.dtype.kind in "bmM":  # logical types are stored as their numbers
+            array = array.view(np.uint8 if array.dtype.kind == "b" else np.int64)
+            array = array.astype(codec.dtype) if isinstance(codec, NdArray) and codec.dtype is not None else array
+        return codec.encode(array)
 
 
 def member_type(ending: str, content: bytes) -> MemberType:
@@ -91,15 +106,11 @@ def member_type(ending: str, content: bytes) -> MemberType:
         SchemaError: An array that cannot be stored.
     """
     last = ending.rpartition(".")[2]
-    if last == "npy":
-        return _npy_type(ending, content)
     if last in _ENCODINGS:
         return _encoded(ending, ending, _ENCODINGS[last], nullable=False)
-    kind, form = _PLAIN.get(last, (pa.binary(), "bytes"))
-    return MemberType(pa.field(ending, kind, nullable=False), ending, form)
-
-
-def _npy_type(ending: str, content: bytes) -> MemberType:
+    if last != "npy":
+        kind, form = _PLAIN.get(last, (pa.binary(), "bytes"))
+        return MemberType(pa.field(ending, kind, nullable=False), ending, form)
     try:
         array = read_npy(content)
     except ValueError as error:
@@ -156,29 +167,6 @@ def _exported(field: pa.Field, ending: str, stored: dict[str, Any]) -> MemberTyp
     return MemberType(field, ending, "text")
 
 
-def _whole_number(_: MemberType, content: bytes) -> int:
-    text = content.strip()
-    if not text.lstrip(b"+-").isdigit() or len(text) > 20:
-        raise ValueError("expected the digits of a whole number")
-    return int(text)
-
-
-def _scalar(kind: MemberType, content: bytes) -> Any:
-    array = read_npy(content)
-    if array.ndim or _type_of(array) != kind.field.type:
-        raise ValueError(f"expected one {kind.field.type}, found {array.dtype} of shape {array.shape}")
-    return array[()]
-
-
-def _npy(kind: MemberType, content: bytes) -> bytes:
-    codec = parse_encoding(str(kind.encoding))
-    array = read_npy(content)
-    if array.dtype.kind in "bmM":  # logical types are stored as their numbers
-        array = array.view(np.uint8 if array.dtype.kind == "b" else np.int64)
-        array = array.astype(codec.dtype) if isinstance(codec, NdArray) and codec.dtype is not None else array
-    return codec.encode(array)
-
-
 def _stack(kind: MemberType, contents: Contents) -> pa.Array:
     """Return lists of fixed sizes."""
     codec = parse_encoding(str(kind.encoding))
@@ -190,17 +178,6 @@ def _stack(kind: MemberType, contents: Contents) -> pa.Array:
     block = np.stack(arrays) if arrays else np.empty((0, *codec.shape), codec.dtype)
     is_null = np.array([content is None for content in contents])
     return fixed_lists_of(codec)(block).take(pa.array(np.cumsum(~is_null) - 1, pa.int64(), mask=is_null))
-
-
-_PARSERS: dict[str, Callable[[MemberType, bytes], Any]] = {
-    "bytes": lambda _, content: content,
-    "text": lambda _, content: content.decode("utf-8"),
-    "int": _whole_number,
-    "json": lambda _, content: json.loads(content),
-    "scalar": _scalar,
-    "npy": _npy,
-}
-"""By form: what makes a value of a member's content."""
 
 
 _ENDINGS = (".tar", ".tgz", ".tbz2", ".tar.xz", ".txz", ".tzst")
@@ -246,15 +223,11 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
         check_columns(found.url, options.columns, [each.field.name for each in types])
         types = [each for each in types if each.field.name in options.columns]
     if missing == "null":
-        types = [each.nullable() for each in types]
+        types = [replace(each, field=each.field.with_nullable(True)) for each in types]  # noqa: FBT003 -- pyarrow's
     is_closed = options.columns is None and exported is None
     followers = (*files[1:], None)
     parts = [TarPart(file, after, tuple(types), is_closed) for file, after in zip(files, followers, strict=True)]
-    return found.source(_schema_of(types), parts)
-
-
-def _schema_of(types: Sequence[MemberType]) -> pa.Schema:
-    return pa.schema([each.field for each in types])
+    return found.source(pa.schema([each.field for each in types]), parts)
 
 
 @dataclass(frozen=True)
@@ -284,19 +257,38 @@ class TarPart(PartOfFile):
         keys: list[str] = []
         rows: list[list[bytes | None]] = []
         num_bytes = 0
+        seen: set[int] = set()
+        left_out = LeftOut()
         last = ""
         self._keys.clear()
-        for key, sample in samples_of(self.file):
+        for key, sample in _samples_of(self.file, left_out):
+            if hash(key) in seen:
+                raise FormatError(
+                    f"{self.file.url}: the key {key!r:.200} returns after another sample; the members of a sample are "
+                    "neighbours: sort the members by name, or give samples different keys",
+                    key=key,
+                )
             last = key
+            seen.add(hash(key))
             keys.append(key)
             rows.append(self._row(key, sample))
             num_bytes += sum(map(len, sample.values()))
             if num_bytes >= _BATCH_BYTES or len(rows) >= _BATCH_ROWS:
                 yield self._batch(keys, rows)
                 keys, rows, num_bytes = [], [], 0
+        if left_out.counts:
+            _log.warning("%s: left out: %s", self.file.url, left_out)
         if rows:
             yield self._batch(keys, rows)
-        self._check_end(last)
+        if self.after is None or not last:
+            return
+        first = next(_samples_of(self.after), None)
+        if first is not None and first[0] == last and not set(first[1]).issuperset(each.ending for each in self.types):
+            raise FormatError(
+                f"{self.file.url}: its last sample {last!r:.200} goes on in {self.after.url}; each sample lies in one "
+                "file: write the files again",
+                key=last,
+            )
 
     def _row(self, key: str, sample: Mapping[str, bytes]) -> list[bytes | None]:
         row = [sample.get(each.ending) for each in self.types]
@@ -328,83 +320,50 @@ class TarPart(PartOfFile):
             try:
                 arrays.append(each.array(contents))
             except _UNFIT as error:  # noqa: PERF203 -- one for each column
-                place = next((row for row, content in enumerate(contents) if not each.holds(content)), 0)
+                for place, content in enumerate(contents):  # noqa: B007 -- used after the loop
+                    try:
+                        each.array([content])
+                    except _UNFIT:  # noqa: PERF203 -- the first one that fails ends the loop
+                        break
                 raise SchemaError(
                     f"{self.file.url}, sample {keys[place]!r:.200}: the member .{each.ending} is not of type "
                     f"{each.field.type}: {str(error)[:200]}",
                     key=keys[place],
                     column=each.field.name,
                 ) from error
-        return pa.RecordBatch.from_arrays(arrays, schema=_schema_of(self.types))
-
-    def _check_end(self, last: str) -> None:
-        """Refuse a sample whose members continue in the next file."""
-        if self.after is None or not last:
-            return
-        first = next(_groups(self.after), None)
-        if first is not None and first[0] == last and not set(first[1]).issuperset(each.ending for each in self.types):
-            raise FormatError(
-                f"{self.file.url}: its last sample {last!r:.200} goes on in {self.after.url}; each sample lies in one "
-                "file: write the files again",
-                key=last,
-            )
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([each.field for each in self.types]))
 
 
-def samples_of(file: StoredFile) -> Iterator[tuple[str, Sample]]:
-    """Yield key and members of each sample of a tar file.
+def _samples_of(file: StoredFile, left_out: LeftOut | None = None) -> Iterator[tuple[str, Sample]]:
+    """Yield key and members of each sample of a tar file; members that are no part of one are left out.
 
     Raises:
-        FormatError: It is no whole tar file, or a key returns.
+        FormatError: It is no whole tar file, or a sample is not as it should be.
     """
-    seen: set[int] = set()
-    left_out = LeftOut()
-    for key, sample in _groups(file, left_out):
-        mark = hash(key)
-        if mark in seen:
-            raise FormatError(
-                f"{file.url}: the key {key!r:.200} returns after another sample; the members of a sample are "
-                "neighbours: sort the members by name, or give samples different keys",
-                key=key,
-            )
-        seen.add(mark)
-        yield key, sample
-    if left_out.counts:
-        _log.warning("%s: left out: %s", file.url, left_out)
-
-
-def _groups(file: StoredFile, left_out: LeftOut | None = None) -> Iterator[tuple[str, Sample]]:
     current, sample, num_bytes = "", Sample(), 0
-    for member, key, ending in _members_of(file, left_out or LeftOut()):
-        if sample and key != current:
-            yield current, sample
-            sample, num_bytes = {}, 0
-        current = key
-        num_bytes += member.num_bytes
-        _check_member(file, member, key, ending, num_bytes)
-        if ending in sample:
-            raise FormatError(f"{file.url}: sample {key!r:.200} has two members .{ending}", key=key)
-        if len(sample) == _MAX_MEMBERS:
-            raise FormatError(f"{file.url}: sample {key!r:.200} has more than {_MAX_MEMBERS:,} members", key=key)
-        sample[ending] = b"".join(member.content or ())
-    if sample:
-        yield current, sample
-
-
-def _members_of(file: StoredFile, left_out: LeftOut) -> Iterator[tuple[Member, str, str]]:
-    """Yield the members that are a part of a sample, with its key and their ending.
-
-    Raises:
-        FormatError: It is no whole tar file.
-    """
     with file.open_stored() as stream:
         for member in read_members(file.url, stream, is_zip=False):
             if member.is_folder:
                 continue
             match = _NAME.fullmatch(member.name)
             if match is None or _META.match(member.name) or is_system_file(member.name):
-                left_out.add("members that are no part of a sample", member.name)
-            else:
-                yield member, match[1], match[2].lower()
+                if left_out is not None:
+                    left_out.add("members that are no part of a sample", member.name)
+                continue
+            key, ending = match[1], match[2].lower()
+            if sample and key != current:
+                yield current, sample
+                sample, num_bytes = {}, 0
+            current = key
+            num_bytes += member.num_bytes
+            _check_member(file, member, key, ending, num_bytes)
+            if ending in sample:
+                raise FormatError(f"{file.url}: sample {key!r:.200} has two members .{ending}", key=key)
+            if len(sample) == _MAX_MEMBERS:
+                raise FormatError(f"{file.url}: sample {key!r:.200} has more than {_MAX_MEMBERS:,} members", key=key)
+            sample[ending] = b"".join(member.content or ())
+    if sample:
+        yield current, sample
 
 
 def _check_member(file: StoredFile, member: Member, key: str, ending: str, num_bytes: int) -> None:
@@ -434,7 +393,7 @@ def _check_member(file: StoredFile, member: Member, key: str, ending: str, num_b
 def _types_of_first(files: Sequence[StoredFile]) -> list[MemberType]:
     """Return the columns of the first sample."""
     for file in files:
-        first = next(_groups(file), None)
+        first = next(_samples_of(file), None)
         if first is not None:
             try:
                 return [member_type(ending, content) for ending, content in first[1].items()]
