@@ -5,8 +5,7 @@ visible is in `smalti.catalog`, how bytes are read and written in `smalti.storag
 Read `copying` first; `target` has what makes a copy safe beside a vacuum.
 """
 
-from smalti.exchange.copying import CopiedVersion, CopyReport, SkippedVersion, copy_version
-from smalti.exchange.syncing import sync
+from smalti.exchange.copying import CopiedVersion, CopyReport, SkippedVersion, copy_version, sync
 from smalti.exchange.transfer import CopyOptions
 
 __all__ = ["CopiedVersion", "CopyOptions", "CopyReport", "SkippedVersion", "copy_version", "sync"]

@@ -1,4 +1,4 @@
-"""`copy_version`: one version from one store to another.
+"""`copy_version`: one version from one store to another; and `sync`: a mirror gets all that it lacks, and the tags.
 
 Intended behaviour; anything else is a bug:
 1. All objects are at the target, verified, before the version is published there by the same commit as every other:
@@ -8,6 +8,11 @@ Intended behaviour; anything else is a bug:
 4. Another publisher at the target during the call is a `CommitConflict`, which loses nothing. Call again.
 5. A vacuum at either side does no harm: see `target`; at the source it ends the copy with `VersionNotFound`.
 6. Records of deleted samples go with the version. One that lacks a record which the target has is refused.
+
+Versions of a `sync` are published at the target in the order of the source, and are recognised by their write ids. With
+`history` they also keep their numbers, as long as nothing but `sync` publishes at the target: a version whose objects
+the source has no longer gets a placeholder, which is expired as it is at the source. A vacuum or purge at the target
+adds a version of its own; the numbers then differ, and the report has both.
 
 Also here: the results of copies.
 """
@@ -23,19 +28,23 @@ from smalti.catalog.erasures import erasure_id
 from smalti.catalog.header import FOLDER, INDEX, Header, read_header
 from smalti.catalog.manifest import Draft
 from smalti.catalog.next_version import VersionStep
-from smalti.catalog.opening import WantedVersion, find_newest
+from smalti.catalog.opening import Tag, WantedVersion, find_newest, headers_before, no_shard_set, read_tags
 from smalti.catalog.publishing import Mode, check_target, publish_copy
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import columns_of, shards_of, store_columns
 from smalti.catalog.table.shard_table import samples_of
+from smalti.catalog.tags import tag as set_tag
 from smalti.errors import ArgumentError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
 from smalti.exchange.target import (
     Content,
     CopyTarget,
+    content_of,
+    has_same_content,
+    has_same_records,
     read_content,
     vacuumed,
 )
-from smalti.exchange.transfer import CopyOptions, Progress, Transfer, check_object
+from smalti.exchange.transfer import CopyOptions, Progress, Transfer, is_whole
 from smalti.format import MAX_INDEX_BYTES, ShardInfo
 from smalti.format.index import FileInfo
 from smalti.storage import Place, Store
@@ -165,8 +174,8 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
     choice = WantedVersion(whole_or_none("version", version), tag)
     content = read_content(transfer.source, choice.number_in(transfer.source))
     if content.header is None:
-        return copy_plain(transfer, content, split)
-    state = CopyTarget.read(transfer.target, find_newest(transfer.target))
+        return _copy_plain(transfer, content, split)
+    state = CopyTarget.read(transfer.target)
     write_id = content.header.write_id
     if split is not None:  # it follows from the source's, so that a repeated call returns the same version
         text = f"{write_id}\n{content.manifest.digest}\n{split}"
@@ -177,7 +186,7 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
         check_target(transfer.target, mode, can_append=False)
         if not restore_erased:
             state.check_erased(content.header)
-    return copy_parcels(transfer, state, [replace(parcel, present=present)])
+    return _copy_parcels(transfer, state, [replace(parcel, present=present)])
 
 
 @dataclass(frozen=True)
@@ -266,7 +275,7 @@ def _report(
     )
 
 
-def copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parcel]) -> CopyReport:
+def _copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parcel]) -> CopyReport:
     """Copy what is missing of these versions, and publish them in this order.
 
     Raises:
@@ -345,7 +354,7 @@ def _needs(state: CopyTarget, parcels: Sequence[Parcel], *, is_checked: bool) ->
     return missing, num_files, num_bytes
 
 
-def copy_plain(transfer: Transfer, content: Content, split: str | None) -> CopyReport:
+def _copy_plain(transfer: Transfer, content: Content, split: str | None) -> CopyReport:
     """Copy a set without versions: its shards, and then its index file as it is.
 
     Raises:
@@ -354,7 +363,7 @@ def copy_plain(transfer: Transfer, content: Content, split: str | None) -> CopyR
         CommitConflict: another writer put an index file during the call.
     """
     manifest = content.manifest
-    content.manifest.select(split)  # raises: these sets have no splits
+    manifest.select(split)  # raises: these sets have no splits
     index = transfer.source.get_limited(INDEX, MAX_INDEX_BYTES)
     there = find_newest(transfer.target)
     is_present = there.index is not None and transfer.target.get_range(INDEX, 0, len(index) + 1) == index
@@ -365,7 +374,12 @@ def copy_plain(transfer: Transfer, content: Content, split: str | None) -> CopyR
             url=transfer.target.url,
         )
     files = list(content.files())
-    missing = [file for file in files if not _is_there(transfer.target, file)]
+    sizes = {info.key: info.num_bytes for info in transfer.target.list()}
+    missing = [  # names of plain sets are not unique, so that hashes must agree
+        file
+        for file in files
+        if not file.hashes or sizes.get(file.basename) != file.num_bytes or not is_whole(transfer.target, file)
+    ]
     if not transfer.dry_run:
         transfer.run(missing)
         if not is_present:
@@ -388,16 +402,135 @@ def copy_plain(transfer: Transfer, content: Content, split: str | None) -> CopyR
     return _report(transfer, [copied], missing, len(files), sum(file.num_bytes for file in files))
 
 
-def _is_there(store: Store, file: FileInfo) -> bool:
-    """Return whether the store has these bytes; names of plain sets are not unique, so that hashes must agree."""
-    try:
-        if store.size(file.basename) != file.num_bytes or not file.hashes:
-            return False
-        check_object(store, file)
-    except StoreNotFound:
-        return False
-    except SmaltiError as error:
-        if "hash" in getattr(error, "facts", {}):
-            return False
-        raise
-    return True
+def sync(
+    source: Place,
+    target: Place,
+    *,
+    history: bool = False,
+    tags: bool = False,
+    dry_run: bool = False,
+    options: CopyOptions | None = None,
+    on_progress: Progress | None = None,
+) -> CopyReport:
+    """Bring a mirror up to date: copy and publish the versions that it lacks, and set the tags.
+
+    Nothing is removed at the target; use `vacuum` there, or `delete` with `purge`. A tag of the target that the source
+    does not have stays.
+
+    Args:
+        source: The root of the set: a URL, folder or store.
+        target: The mirror: nothing yet, or a place that only `copy_version` and `sync` publish to.
+        history: All versions that can be opened, oldest first, instead of the newest alone.
+        tags: All tags with their metadata, and the versions that have them.
+        dry_run: Change nothing; only report what would be copied.
+        options: Limits and checks.
+        on_progress: Called with (bytes done, bytes in all) after each object.
+
+    Raises:
+        DatasetExists: the target has versions that the source does not have.
+        CatalogError: samples were purged at the target that a version of the source may hold.
+        Otherwise: as for `copy_version`.
+
+    Examples:
+        >>> report = sync("s3://bucket/users", "/data/mirror", history=True)
+        >>> [version.source for version in report.versions]
+        [1, 2]
+    """
+    transfer = Transfer(source, target, options, on_progress, dry_run=dry_run)
+    newest = find_newest(transfer.source, lenient=True)
+    if newest.header is None:
+        if newest.index is None:
+            raise no_shard_set(transfer.source)
+        return _copy_plain(transfer, read_content(transfer.source, None), None)
+    # Newest first, so that a version which is published meanwhile is left to the next call.
+    headers = [newest.header, *headers_before(transfer.source, newest.header)][::-1]
+    state = CopyTarget.read(transfer.target)
+    done = _last_copied(state, headers)
+    tagged = read_tags(transfer.source) if tags else {}
+    chosen = {newest.header.version, *(each.version for each in tagged.values())}
+    wanted = [header for header in headers if history or header.version in chosen]
+    parcels, skipped = _parcels(transfer, state, headers, wanted, done, history=history)
+    report = _copy_parcels(transfer, state, parcels)
+    moved = _set_tags(transfer, report, tagged)
+    return replace(report, skipped=tuple(skipped), tags=moved)
+
+
+def _last_copied(state: CopyTarget, headers: Sequence[Header]) -> int:
+    """Return the newest version of the source that the target has, or had; 0 if there is none.
+
+    Raises:
+        DatasetExists: the target has newer versions that the source does not have.
+    """
+    numbers = {header.write_id: header.version for header in headers}
+    for number in sorted(state.headers, reverse=True):
+        header = state.headers[number]
+        if header.write_id in numbers:
+            return numbers[header.write_id]
+        if header.operation not in ("vacuum", "purge"):  # which have the content of the one before
+            raise DatasetExists(
+                f"{state.store.url}: version {number} ({header.operation}, write id {header.write_id}) is not one of "
+                "the source's, so that this is no mirror of it. Nothing was copied. Sync to another place, or publish "
+                "a copy after it with `copy_version` and mode='overwrite' (`smalti cp --overwrite`)",
+                version=number,
+            )
+    return 0
+
+
+def _parcels(
+    transfer: Transfer,
+    state: CopyTarget,
+    headers: Sequence[Header],
+    wanted: Sequence[Header],
+    done: int,
+    *,
+    history: bool,
+) -> tuple[list[Parcel], list[SkippedVersion]]:
+    """Return what to copy, oldest first, and the wanted versions that the target cannot get any more.
+
+    After the copy the newest version of the target is that of the source.
+
+    Raises:
+        CatalogError: samples were deleted at the target that a version may hold.
+    """
+    source, newest, expired = headers[-1], state.newest, set(headers[-1].expired)
+    parcels, skipped = list[Parcel](), list[SkippedVersion]()
+    for header in wanted:
+        number, is_done = header.version, header.version <= done
+        if number in expired and (is_done or not history):
+            continue
+        present = state.version_of(header, write_id=None if is_done or not history else header.write_id)
+        if is_done and present is None:
+            why = f"older than version {done}, which the target has: versions are only added after the newest"
+            skipped.append(SkippedVersion(number, why))
+        elif number not in expired:
+            parcels.append(Parcel(content_of(transfer.source, header), header.write_id, present=present))
+        else:
+            following = next(each for each in headers if each.version > number and each.version not in expired)
+            content = content_of(transfer.source, following)
+            parcels.append(Parcel(content, header.write_id, placeholder_for=header))
+    is_newest = newest is not None and has_same_content(newest, source) and has_same_records(source, newest)
+    is_newest = is_newest and all(parcel.present is not None for parcel in parcels)
+    if parcels and parcels[-1].source.version > done and not is_newest:
+        parcels[-1] = replace(parcels[-1], present=None)  # a rollback at the source: only its content is there
+    known = {erasure_id(entry) for header in headers for entry in header.erased}
+    for parcel in parcels:
+        if parcel.present is None:
+            state.check_erased(parcel.content.header or parcel.source, known)
+    return parcels, skipped
+
+
+def _set_tags(transfer: Transfer, report: CopyReport, tagged: Mapping[str, Tag]) -> dict[str, int]:
+    """Set the tags whose versions the target has; return those that were not there like this before."""
+    numbers = {each.source: each.target for each in report.versions}
+    known = read_tags(transfer.target) if tagged else {}
+    moved = {}
+    for name, each in tagged.items():
+        if each.version not in numbers:
+            continue  # skipped, and reported as such
+        number, found = numbers[each.version], known.get(name)
+        if found is not None and (found.version, found.metadata) == (number, each.metadata):
+            continue
+        moved[name] = each.version
+        if not transfer.dry_run:
+            set_tag(transfer.target, name, number, move=found or False, metadata=dict(each.metadata))
+    return moved

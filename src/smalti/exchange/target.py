@@ -23,7 +23,6 @@ from smalti.catalog.erasures import erased_keys, erasure_id
 from smalti.catalog.header import Header, read_manifest
 from smalti.catalog.manifest import Manifest, has_write_id
 from smalti.catalog.opening import (
-    Newest,
     WantedVersion,
     find_newest,
     header_of,
@@ -35,8 +34,8 @@ from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import columns_of, live_keys, objects_of, shards_of
 from smalti.catalog.table.segments import tables_in
 from smalti.catalog.table.shard_table import block_files_of
-from smalti.errors import CatalogError, ChecksumMismatch, DatasetExists, StoreNotFound, VersionNotFound
-from smalti.exchange.transfer import BlockFile, check_object, hashed
+from smalti.errors import CatalogError, DatasetExists, StoreNotFound, VersionNotFound
+from smalti.exchange.transfer import BlockFile, hashed, is_whole
 from smalti.format import ShardInfo
 from smalti.format.index import FileInfo
 from smalti.storage import Store
@@ -139,10 +138,6 @@ def vacuumed(store: Store, version: int) -> VersionNotFound:
     )
 
 
-REMOVALS = ("vacuum", "purge")
-"""Operations of versions that have the content of the one before."""
-
-
 @dataclass
 class CopyTarget:
     """The place that versions are copied to."""
@@ -155,12 +150,13 @@ class CopyTarget:
     _listed: dict[int, int] | None = field(default=None, repr=False)
 
     @classmethod
-    def read(cls, store: Store, newest: Newest) -> "CopyTarget":
+    def read(cls, store: Store) -> "CopyTarget":
         """Read the headers of the target.
 
         Raises:
             DatasetExists: there is a set without versions, or this is the folder of one split.
         """
+        newest = find_newest(store)
         if newest.is_plain:
             raise DatasetExists(
                 f"{store.url} holds a set without versions of its own, which is never replaced or extended; choose "
@@ -266,13 +262,13 @@ class CopyTarget:
             key, owner = file.basename, content.owner_of(file.basename)
             is_there = listed.get(_hash(key)) == file.num_bytes
             if is_there and self.is_needed(file):
-                if is_checked and not _is_whole(self.store, hashed(content.store, file)):
+                if is_checked and not is_whole(self.store, hashed(content.store, file)):
                     yield file
                 continue
             is_reusable = is_there and owner is not None and not self._is_published(owner)
             expected = hashed(content.store, file) if is_reusable and is_checked else file
             # A crash of the machine may have left a file of the right size without its bytes.
-            if not is_reusable or ((is_checked or is_local) and not _is_whole(self.store, expected)):
+            if not is_reusable or ((is_checked or is_local) and not is_whole(self.store, expected)):
                 yield file
 
     def is_needed(self, file: FileInfo) -> bool:
@@ -321,14 +317,6 @@ def has_same_records(one: Header, other: Header) -> bool:
     return {(erasure_id(entry), bool(entry.get("purged"))) for entry in one.erased} <= {
         (erasure_id(entry), purged) for entry in other.erased for purged in (False, bool(entry.get("purged")))
     }
-
-
-def _is_whole(store: Store, file: FileInfo) -> bool:
-    try:
-        check_object(store, file)
-    except ChecksumMismatch:
-        return False
-    return True
 
 
 def _hash(name: str) -> int:

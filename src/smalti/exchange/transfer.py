@@ -26,7 +26,7 @@ from typing import BinaryIO
 from xxhash import xxh3_64_intdigest
 
 from smalti.catalog.commit import put_and_check
-from smalti.errors import ArgumentError, ChecksumMismatch, StoreError, StoreTimeout
+from smalti.errors import ArgumentError, ChecksumMismatch, StoreError, StoreNotFound, StoreTimeout
 from smalti.format.hashing import compare_digests, new_hash
 from smalti.format.index import FileInfo
 from smalti.storage import Place, Store, open_store
@@ -73,23 +73,6 @@ class BlockFile(FileInfo):
     lists: Sequence[tuple[int, int, int]] = ()
     """Begin, end and xxh3_64 of each list in the file, by offset."""
 
-    def check_lists(self, data: bytes, *, what: str) -> None:
-        """Compare each list with its checksum.
-
-        Raises:
-            ChecksumMismatch: one differs.
-        """
-        for begin, end, expected in self.lists:
-            found = xxh3_64_intdigest(data[begin:end])
-            if found != expected or len(data) < end:
-                raise ChecksumMismatch(
-                    f"{what}: the block list at bytes {begin} to {end} has the checksum {found:016x}, its shard names "
-                    f"{expected:016x}; the object was changed. Restore it, or write its shards anew with `compact`",
-                    expected=f"{expected:016x}",
-                    found=f"{found:016x}",
-                    hash="xxh3_64",
-                )
-
 
 class Transfer:
     """The copying of objects from one store to another under the same keys."""
@@ -107,7 +90,8 @@ class Transfer:
         check_apart(self.source, self.target, advice="copy to another place")
         self._on_progress = on_progress
         self._is_server_side = self.options.server_side and self.target.can_copy_from(self.source)
-        self._room = _Room(self.options.memory_limit, self.options.timeout_seconds)
+        self._free_bytes = self.options.memory_limit  # of memory that the threads share
+        self._freed = threading.Condition()
         self._is_stopped = threading.Event()
 
     def run(self, files: Sequence[FileInfo]) -> None:
@@ -129,7 +113,12 @@ class Transfer:
                 running.extend(pool.submit(self._copy, file) for file in islice(waiting, missing))
                 if not running:
                     break
-                copied = self._first(running)
+                if not wait([running[0]], timeout=self.options.timeout_seconds).done:
+                    raise StoreTimeout(
+                        f"{self.target.url}: an object was not copied within {self.options.timeout_seconds:.0f} s; "
+                        "look at the stores and the network, and copy again: what is complete is not copied twice"
+                    )
+                copied = running.popleft().result()
                 done += copied.num_bytes
                 keys.append(copied.basename)
                 if len(keys) == _SYNCED_AT_ONCE:
@@ -144,16 +133,6 @@ class Transfer:
                 future.cancel()
             pool.shutdown(wait=True, cancel_futures=True)  # requests have deadlines
 
-    def _first(self, running: deque[Future[FileInfo]]) -> FileInfo:
-        future = running[0]
-        if not wait([future], timeout=self.options.timeout_seconds).done:
-            raise StoreTimeout(
-                f"{self.target.url}: an object was not copied within {self.options.timeout_seconds:.0f} s; look at "
-                "the stores and the network, and copy again: what is complete is not copied twice"
-            )
-        running.popleft()
-        return future.result()
-
     def _copy(self, file: FileInfo) -> FileInfo:
         if self._is_stopped.is_set():
             return file
@@ -161,8 +140,9 @@ class Transfer:
         if self._is_server_side:
             self._put(file, partial(self.target.copy_from, self.source, key))
         elif file.num_bytes <= self.options.memory_limit:
-            with self._room.taken(file.num_bytes, self._is_stopped):
-                file = self._copy_in_memory(file)
+            with self._memory(file.num_bytes), io.BytesIO() as out:
+                file = self._fetch(file, out)
+                self._put(file, partial(self.target.put_unsynced, key, out.getvalue()))
         else:
             with tempfile.TemporaryDirectory(prefix="smalti-copy-") as folder:
                 path = Path(folder, "object")
@@ -173,11 +153,23 @@ class Transfer:
             check_object(self.target, hashed(self.source, file))
         return file
 
-    def _copy_in_memory(self, file: FileInfo) -> FileInfo:
-        out = io.BytesIO()  # freed at the end, before the room is given back
-        file = self._fetch(file, out)
-        self._put(file, partial(self.target.put_unsynced, file.basename, out.getvalue()))
-        return file
+    @contextmanager
+    def _memory(self, num_bytes: int) -> Iterator[None]:
+        """Wait until there is memory for the bytes, and hold it during the block."""
+        with self._freed:
+            timeout = self.options.timeout_seconds
+            is_there = self._freed.wait_for(
+                lambda: self._free_bytes >= num_bytes or self._is_stopped.is_set(), timeout=timeout
+            )
+            if not is_there:
+                raise StoreTimeout(f"no room in memory for {num_bytes} bytes within {timeout:.0f} s")
+            self._free_bytes -= num_bytes
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._free_bytes += num_bytes
+                self._freed.notify_all()
 
     def _fetch(self, file: FileInfo, out: BinaryIO) -> FileInfo:
         """Fetch an object into an empty file; once more if it is not what its manifest declares."""
@@ -192,40 +184,24 @@ class Transfer:
         put_and_check(put, self.target, file.basename, file.num_bytes, error=StoreError)
 
 
-class _Room:
-    """A number of bytes of memory that threads share."""
-
-    def __init__(self, num_bytes: int, timeout: float) -> None:
-        self._left, self._timeout = num_bytes, timeout
-        self._condition = threading.Condition()
-
-    @contextmanager
-    def taken(self, num_bytes: int, is_stopped: threading.Event) -> Iterator[None]:
-        """Wait until there is room for the bytes, and hold it during the block."""
-        with self._condition:
-            is_there = self._condition.wait_for(
-                lambda: self._left >= num_bytes or is_stopped.is_set(), timeout=self._timeout
-            )
-            if not is_there:
-                raise StoreTimeout(f"no room in memory for {num_bytes} bytes within {self._timeout:.0f} s")
-            self._left -= num_bytes
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._left += num_bytes
-                self._condition.notify_all()
-
-
-def check_object(store: Store, file: FileInfo) -> None:
-    """Read an object and compare it with its declared size and hashes.
+def check_object(store: Store, file: FileInfo) -> FileInfo:
+    """Read an object and compare it with its declared size and hashes; return it with the hashes that it has.
 
     Raises:
         ChecksumMismatch: it differs.
         StoreNotFound: it is not there.
     """
     with Path(os.devnull).open("wb") as nowhere:
-        _fetch_checked(store, file, nowhere)
+        return _fetch_checked(store, file, nowhere)
+
+
+def is_whole(store: Store, file: FileInfo) -> bool:
+    """Return whether an object is there and has its declared size and hashes, by reading it."""
+    try:
+        check_object(store, file)
+    except (ChecksumMismatch, StoreNotFound):
+        return False
+    return True
 
 
 def hashed(source: Store, file: FileInfo) -> FileInfo:
@@ -234,10 +210,7 @@ def hashed(source: Store, file: FileInfo) -> FileInfo:
     Raises:
         StoreNotFound: it is not there.
     """
-    if file.hashes:
-        return file
-    with Path(os.devnull).open("wb") as nowhere:
-        return _fetch_checked(source, file, nowhere)
+    return file if file.hashes else check_object(source, file)
 
 
 def _fetch_checked(store: Store, file: FileInfo, out: BinaryIO) -> FileInfo:
@@ -262,5 +235,16 @@ def _fetch_checked(store: Store, file: FileInfo, out: BinaryIO) -> FileInfo:
     hashes = {name: hasher.hexdigest() for name, hasher in hashers.items()}
     compare_digests(hashes, file.hashes, what=where)
     if isinstance(file, BlockFile):
-        file.check_lists(b"".join(pieces), what=where)
+        data = b"".join(pieces)
+        for begin, end, expected in file.lists:
+            checksum = xxh3_64_intdigest(data[begin:end])
+            if checksum != expected or len(data) < end:
+                raise ChecksumMismatch(
+                    f"{where}: the block list at bytes {begin} to {end} has the checksum {checksum:016x}, its shard "
+                    f"names {expected:016x}; the object was changed. Restore it, or write its shards anew with "
+                    "`compact`",
+                    expected=f"{expected:016x}",
+                    found=f"{checksum:016x}",
+                    hash="xxh3_64",
+                )
     return replace(file, hashes=hashes)
