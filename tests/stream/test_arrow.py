@@ -6,7 +6,7 @@ import pytest
 from smalti.stream import StreamOptions
 from smalti.stream.arrow import ArrowReader, group_spans, spans_of
 from smalti.stream.shard_set import load_shard_set
-from smalti.writer.filters import as_filters
+from smalti.writer.predicate import as_filters
 from tests.typed_sets import write_typed_set
 
 

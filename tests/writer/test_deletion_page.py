@@ -8,7 +8,7 @@ import pytest
 
 from smalti.cli import main
 from smalti.storage import LocalStore
-from smalti.writer.filters import as_filters, parse_filters
+from smalti.writer.predicate import as_filters, parse_filters
 from tests.writer.user_rows import ids_of, write_rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deletion.md").read_text(encoding="utf-8")

@@ -6,8 +6,7 @@ in `smalti.spark.writing`. Read `writers` first, then `uploader`.
 
 from smalti.writer.compact import compact
 from smalti.writer.delete import delete
-from smalti.writer.deletion_report import DeletionReport, PurgeReport
-from smalti.writer.purge import PurgeOptions
+from smalti.writer.purge import DeletionReport, PurgeOptions, PurgeReport
 from smalti.writer.uploader import NoSamples, ShardUploader, UploadOptions
 from smalti.writer.writers import (
     MDSWriter,

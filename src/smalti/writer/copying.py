@@ -4,17 +4,20 @@
    by the shards that are being uploaded.
 2. The row hash of the written samples must be that of the samples that were read and are to stay.
 3. The tables of added columns and of source files are stored beside the shards.
+4. The version is published in place of the newest; if others publish in the meantime, it is built again. What was
+   written is removed if no version may name it.
 """
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.catalog import Manifest, new_write_id
+from smalti.catalog import Draft, Manifest, load_manifest, new_write_id
+from smalti.catalog.publishing import replace_content
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import (
     ColumnsEntry,
@@ -25,7 +28,7 @@ from smalti.catalog.sidecars import (
     store_sources,
 )
 from smalti.catalog.verify import open_checked
-from smalti.errors import CatalogError
+from smalti.errors import CatalogError, CommitConflict
 from smalti.format import FilledShard, ShardBuilder, ShardInfo, ShardOptions, TextShardBuilder
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import MODULUS
@@ -33,8 +36,7 @@ from smalti.format.writing.sealing import AUTOMATIC
 from smalti.storage import Store
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
 
-PUBLISH_ATTEMPTS = 10
-"""Attempts to publish copies when others publish at the same time."""
+_PUBLISH_ATTEMPTS = 10  # when others publish at the same time
 
 
 class LineBuilder(TextShardBuilder):
@@ -112,11 +114,11 @@ class ShardCopier:
         self,
         sources: SourceRecord | None,
         entries: Sequence[ColumnsEntry],
-        shards_of: Callable[[int], Sequence[ShardInfo]],
+        rows: Sequence[Sequence[ShardInfo]],
     ) -> tuple[Mapping[str, Any], ...]:
         """Store the tables of source files and of added columns, and return their entries.
 
-        `shards_of` returns the shards of a row of the new version: 0 for its own, 1 and up for added columns.
+        `rows` has the shards of the new version, and then those of each addition of columns.
         """
         found: list[Mapping[str, Any]] = []
         if sources is not None:
@@ -124,7 +126,7 @@ class ShardCopier:
             found.append(store_sources(self.store, sources, self.write_id))
         for row, entry in enumerate(entries, 1):
             key = self.key_of(f"columns-{row}")
-            found.append(store_columns(self.store, key, shards_of(row), entry.columns, entry.logical).to_json())
+            found.append(store_columns(self.store, key, rows[row], entry.columns, entry.logical).to_json())
         return tuple(found)
 
     def key_of(self, table: str) -> str:
@@ -132,6 +134,53 @@ class ShardCopier:
         key = f"{self.write_id}/{table}.arrow"
         self._tables.add(key)
         return key
+
+    def publish(
+        self,
+        base: Manifest,
+        draft_of: Callable[[Manifest], tuple[Draft, tuple[Mapping[str, Any], ...]] | None],
+        *,
+        operation: Literal["compact", "delete"],
+    ) -> Manifest | None:
+        """Publish copies in place of the shards of `base`, or of a version that others published in the meantime.
+
+        The marker of the write stays: the caller ends it.
+
+        Args:
+            base: The newest version.
+            draft_of: Returns the draft that replaces a version, with the records of deletions, and copies for it what
+                is not copied yet; None if nothing has to be replaced.
+            operation: What the version says that it was made by.
+
+        Returns:
+            The new version, or None if `draft_of` returned None.
+
+        Raises:
+            CommitConflict: others kept publishing; nothing is visible.
+            Otherwise: as for `replace_content` and `draft_of`.
+        """
+        markers.begin(self.store, self.write_id)
+        newest: Manifest | None = base
+        for _ in range(_PUBLISH_ATTEMPTS):
+            try:
+                newest = load_manifest(self.store) if newest is None else newest
+                made = draft_of(newest)
+                if made is None:
+                    self.abort()
+                    return None
+            except BaseException:
+                self.abort()
+                raise
+            try:  # after any fault but a conflict a version may name the shards; if not, a vacuum removes them
+                draft, erased = made
+                return replace_content(self.store, draft, based_on=newest.version, operation=operation, erased=erased)
+            except CommitConflict:
+                newest = None
+        self.abort()
+        what = "compaction" if operation == "compact" else "deletion"
+        raise CommitConflict(
+            f"{self.store.url}: a {what} was overtaken {_PUBLISH_ATTEMPTS} times; nothing of it is visible"
+        )
 
     def abort(self) -> None:
         """Remove the written shards and tables, and the marker if nothing is left."""

@@ -13,7 +13,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,29 +21,25 @@ import numpy as np
 from smalti.catalog import Draft, Manifest, load_manifest
 from smalti.catalog.erasures import ERASED, Erasure
 from smalti.catalog.manifest import num_bytes_of, row_hash_text, stored_bytes
-from smalti.catalog.publishing import replace_content
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import SampleRun, SourceRecord, SourceTable
 from smalti.catalog.table.shard_table import written_keys
-from smalti.errors import ArgumentError, CatalogError, CommitConflict
+from smalti.errors import ArgumentError, CatalogError
 from smalti.format import ShardInfo
 from smalti.format.index import PARQUET
 from smalti.storage import Place, Store, open_store
-from smalti.writer.copying import PUBLISH_ATTEMPTS, ShardCopier, source_record
-from smalti.writer.deletion_report import DeletionReport, PurgeReport, utc_now
-from smalti.writer.filters import Filters, as_filters
-from smalti.writer.predicate import ArrowExpression, Function, Ids, Predicate
-from smalti.writer.purge import OnProgress, Purge, PurgeOptions, progress_of
+from smalti.writer.copying import ShardCopier, source_record
+from smalti.writer.purge import DeletionReport, OnProgress, Purge, PurgeOptions, PurgeReport, progress_of, utc_now
 from smalti.writer.search import (
     CopySearch,
     PositionSearch,
     PredicateSearch,
     Rows,
     SampleGroup,
-    Selection,
+    SampleSearch,
     VersionContent,
+    key_of,
     positions_by_shard,
-    sample_hashes,
 )
 
 
@@ -100,14 +96,31 @@ def delete(  # noqa: PLR0913 -- these names are the documented interface
     """
     store = open_store(place)
     options = (purge if isinstance(purge, PurgeOptions) else PurgeOptions()) if purge else None
-    manifest = _deletable(store)
-    chosen = _choose(store, manifest, where, ids, column, columns, version, is_purge=options is not None)
-    return _Deletion(store, chosen, options, on_progress).run(manifest, dry_run=dry_run, allow_empty=allow_empty)
-
-
-def _deletable(store: Store) -> Manifest:
-    """Load the newest version, if samples can be deleted from it."""
     manifest = load_manifest(store)
+    _check_deletable(store, manifest)
+    search: SampleSearch
+    if where is None and ids is not None and column is None:
+        base = manifest if version in (None, manifest.version) else load_manifest(store, version=version)
+        content = VersionContent.of(store, base)
+        positions = positions_by_shard(content, ids)
+        what = f"{sum(map(len, positions.values()))} positions of version {base.version}"
+        if options is None:
+            search = PositionSearch(store, what, positions)
+        else:  # copies are searched, so that a purge that was killed can be repeated
+            search = CopySearch(store, what, content, positions)
+    elif version is not None:
+        raise ArgumentError(
+            "`version` is that of positions (`ids` without `column`); others are searched in the newest"
+        )
+    else:
+        from smalti.writer.predicate import predicate_of  # imports pyarrow
+
+        search = PredicateSearch(store, predicate_of(where, ids=ids, column=column, columns=columns))
+    return _Deletion(store, search, options, on_progress, allow_empty=allow_empty).run(manifest, dry_run=dry_run)
+
+
+def _check_deletable(store: Store, manifest: Manifest) -> None:
+    """Check that samples can be deleted from a version."""
     if not manifest.version:
         raise CatalogError(
             f"{store.url} is a plain MDS set without versions, of which nothing can be replaced safely: convert it to "
@@ -118,239 +131,89 @@ def _deletable(store: Store) -> Manifest:
             f"{store.url} holds prepared images, which follow their folder: remove the image files, run "
             "`update_prepared`, and vacuum"
         )
-    return manifest
 
 
-def _choose(
-    store: Store,
-    manifest: Manifest,
-    where: Any,
-    ids: Iterable[Any] | None,
-    column: str | None,
-    columns: Iterable[str] | None,
-    version: int | None,
-    *,
-    is_purge: bool,
-) -> Selection:
-    if where is None and ids is not None and column is None:
-        base = manifest if version in (None, manifest.version) else load_manifest(store, version=version)
-        content = VersionContent.of(store, base)
-        positions = positions_by_shard(content, ids)
-        what = f"{sum(map(len, positions.values()))} positions of version {base.version}"
-        if not is_purge:
-            check_there(store, manifest, positions)
-            search = PositionSearch(store, positions)
-            return Selection("positions", what, search, search)
-        copies = _copies(store, content, positions)  # so that a purge that was killed can be repeated
-        return Selection("positions", what, copies, copies)
-    if version is not None:
-        raise ArgumentError(
-            "`version` is that of positions (`ids` without `column`); others are searched in the newest"
-        )
-    predicate = _make_predicate(where, ids=ids, column=column, columns=columns)
-    found = PredicateSearch(store, predicate)
-    if isinstance(predicate, Ids):
-        return Selection("ids", f"{len(predicate.values)} ids of {column!r}", found, found, predicate)
-    what = str(predicate) if isinstance(predicate, Filters) else f"a {predicate.kind}"
-    return Selection(predicate.kind, what, found, found)
-
-
-def _make_predicate(
-    where: Any = None,
-    *,
-    ids: Iterable[Any] | None = None,
-    column: str | None = None,
-    columns: Iterable[str] | None = None,
-) -> Predicate:
-    """Return the predicate of one way to choose samples.
-
-    Raises:
-        SchemaError: a comparison is malformed.
-        ValueError: not exactly one way was chosen.
-    """
-    if (where is None) == (ids is None):
-        raise ArgumentError("give either `where` or `ids`, which choose the samples")
-    if columns is not None and not (callable(where) and not _is_expression(where)):
-        raise ArgumentError("`columns` belong to a function as `where`; others tell which columns they read")
-    if ids is not None:
-        if column is None:
-            raise ArgumentError("`ids` need the `column` that they are values of")
-        return Ids(column, ids)
-    if column is not None:
-        raise ArgumentError("`column` belongs to `ids`; comparisons name their columns themselves")
-    if isinstance(where, Predicate):
-        return where
-    if _is_expression(where):
-        return ArrowExpression(where)
-    if callable(where):
-        return Function(where, None if columns is None else tuple(columns))
-    return as_filters(where)
-
-
-def _is_expression(where: Any) -> bool:
-    return type(where).__module__.startswith("pyarrow") and type(where).__name__ == "Expression"
-
-
-def check_there(store: Store, manifest: Manifest, positions: Mapping[str, Rows]) -> None:
-    """Check that a version still has the shards of the positions.
-
-    Raises:
-        CatalogError: one was rewritten.
-    """
-    there = {shard.raw.basename for shard in manifest.shards}
-    for name in positions:
-        if name not in there:
-            raise CatalogError(
-                f"{store.url}: shard {name} of the given positions is not in version {manifest.version} any more; look "
-                "the positions up again there",
-                key=name,
-            )
-
-
-def _copies(store: Store, content: VersionContent, positions: Mapping[str, Rows]) -> CopySearch:
-    """Return the search for copies of samples; there must be none in their own version but themselves."""
-    hashes: set[bytes] = set()
-    for shard in content.manifest.shards:
-        if shard.raw.basename in positions:
-            hashes.update(sample_hashes(store, shard, positions[shard.raw.basename].tolist()))
-    search = CopySearch(store, frozenset(hashes))
-    begin, others = 0, []
-    for shard in content.manifest.shards:
-        own = positions.get(shard.raw.basename, np.zeros(0, np.int64))
-        others += [begin + row for row in search.rows_of(SampleGroup(shard)).tolist() if row not in own]
-        begin += shard.samples
-    if others:
-        shown = ", ".join(map(str, others[:10])) + (", ..." if len(others) > 10 else "")
-        raise CatalogError(
-            f"{store.url}: the samples {shown} of version {content.manifest.version} are equal to chosen ones, and a "
-            "purge could not tell them apart in older versions; choose them too, or choose by a column",
-            positions=others,
-        )
-    return search
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The chosen samples of a version."""
-
-    content: VersionContent
-    groups: Sequence[tuple[SampleGroup, Rows]]
-
-    @property
-    def num_samples(self) -> int:
-        return sum(len(rows) for _, rows in self.groups)
-
-
+@dataclass
 class _Deletion:
     """One call of `delete`, and the copies of the samples that stay."""
 
-    def __init__(
-        self, store: Store, selection: Selection, options: PurgeOptions | None, on_progress: OnProgress | None
-    ) -> None:
-        self.store = store
-        self.selection = selection
-        self.options = options
-        self.on_progress = on_progress
-        self.started = utc_now()
-        self.copier = ShardCopier(store)
-        self.replaced: dict[tuple[str, ...], tuple[ShardInfo, ...]] = {}
-        """New shards by the key of the group that they replace; empty if no sample of the group stays."""
-        self.removed_hash: dict[tuple[str, ...], int] = {}
-        """Sum of the hashes of the deleted samples of a group, in the version's own shard."""
+    store: Store
+    search: SampleSearch
+    options: PurgeOptions | None
+    on_progress: OnProgress | None
+    allow_empty: bool
+    started: str = field(default_factory=utc_now)
+    replaced: dict[tuple[str, ...], tuple[ShardInfo, ...]] = field(default_factory=dict)
+    """New shards by the key of the group that they replace; empty if no sample of the group stays."""
+    removed_hash: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """Sum of the hashes of the deleted samples of a group, in the version's own shard."""
 
-    def run(self, manifest: Manifest, *, dry_run: bool, allow_empty: bool) -> DeletionReport:
+    def run(self, manifest: Manifest, *, dry_run: bool) -> DeletionReport:
         """Search, rewrite, publish, purge, report."""
-        found = self._search(manifest, allow_empty=allow_empty)
-        purge = None if self.options is None else Purge(self.store, self.selection, self.options, self.on_progress)
+        self.copier = ShardCopier(self.store)
+        self._search(manifest)
+        purge = None if self.options is None else Purge(self.store, self.search, self.options, self.on_progress)
         if purge is not None:
-            purge.check(newest_goes=found.num_samples > 0, dry_run=dry_run)
+            purge.check(newest_goes=self.num_samples > 0, dry_run=dry_run)
         made: Manifest | None = None
-        if found.num_samples and not dry_run:
-            found, made = self._publish(found, allow_empty=allow_empty)
-        purged = None if purge is None else purge.dry_run(found.num_samples) if dry_run else purge.run()
-        return self._report(found, made, purged, dry_run=dry_run)
+        if self.num_samples and not dry_run:
+            made = self.copier.publish(manifest, self._draft, operation="delete")
+            if made is not None:
+                self._remove_unused()
+                markers.end(self.store, self.copier.write_id)
+        purged = None if purge is None else purge.dry_run(self.num_samples) if dry_run else purge.run()
+        return self._report(made, purged, dry_run=dry_run)
 
-    def _search(self, manifest: Manifest, *, allow_empty: bool) -> _Found:
-        content = VersionContent.of(self.store, manifest)
+    def _search(self, manifest: Manifest) -> None:
+        """Search a version for the samples to delete."""
+        self.content = VersionContent.of(self.store, manifest)
         shown = progress_of(self.on_progress, "searched")
-        found = _Found(content, list(self.selection.newest.run(content, shown)))
-        if found.num_samples == manifest.rows and manifest.rows and not allow_empty:
+        self.groups: Sequence[tuple[SampleGroup, Rows]] = list(self.search.run(self.content, shown))
+        self.num_samples = sum(len(rows) for _, rows in self.groups)
+        if self.num_samples == manifest.rows and manifest.rows and not self.allow_empty:
             raise CatalogError(
                 f"all {manifest.rows} samples of version {manifest.version} of {self.store.url} match; nothing was "
                 "deleted. Say `allow_empty` for a version without samples, or remove the whole set"
             )
-        return found
 
-    def _publish(self, found: _Found, *, allow_empty: bool) -> tuple[_Found, Manifest | None]:
-        """Write the new version; what others publish in the meantime is searched too.
+    def _draft(self, base: Manifest) -> tuple[Draft, tuple[Mapping[str, Any]]] | None:
+        """Write the shards of a version without the samples, and return its draft and the record of the deletion.
 
-        Returns what was deleted and the new version; None if others have deleted it.
+        A version that others have published in the meantime is searched, too; None if they have deleted the samples.
         """
-        write_id = self.copier.write_id
-        markers.begin(self.store, write_id)
-        for _ in range(PUBLISH_ATTEMPTS):
-            try:
-                draft, erased = self._draft(found)
-            except BaseException:
-                self.copier.abort()
-                raise
-            try:  # after any fault but a conflict a version may name the shards; if not, a vacuum removes them
-                based_on = found.content.manifest.version
-                made = replace_content(self.store, draft, based_on=based_on, operation="delete", erased=(erased,))
-            except CommitConflict:
-                try:
-                    found = self._search(self._newest(), allow_empty=allow_empty)
-                except BaseException:
-                    self.copier.abort()
-                    raise
-                if not found.num_samples:
-                    self.copier.abort()
-                    return found, None
-            else:
-                self._remove_unused(found)
-                markers.end(self.store, write_id)
-                return found, made
-        self.copier.abort()
-        raise CommitConflict(
-            f"{self.store.url}: a deletion was overtaken {PUBLISH_ATTEMPTS} times; nothing of it is visible"
-        )
-
-    def _newest(self) -> Manifest:
-        """Load the version that others have published in the meantime."""
-        newest = _deletable(self.store)
-        if isinstance(self.selection.newest, PositionSearch):
-            check_there(self.store, newest, self.selection.newest.positions)
-        return newest
-
-    def _draft(self, found: _Found) -> tuple[Draft, Mapping[str, Any]]:
-        """Write the shards of a version, and return its draft and the record of the deletion."""
+        if base.version != self.content.manifest.version:
+            _check_deletable(self.store, base)
+            self._search(base)
+            if not self.num_samples:
+                return None
         shown = progress_of(self.on_progress, "rewritten")
-        for done, (group, rows) in enumerate(found.groups, 1):
-            if group.key not in self.replaced:
+        for done, (group, rows) in enumerate(self.groups, 1):
+            if key_of(group) not in self.replaced:
                 self._rewrite(group, rows)
             if shown is not None:
-                shown(done, len(found.groups))
-        base = found.content.manifest
-        removed = sum(self.removed_hash[group.key] for group, _ in found.groups)
-        sources, paths = self._sources(found)
-        sidecars = self.copier.store_tables(sources, found.content.entries, lambda row: self._shards_of(found, row))
+                shown(done, len(self.groups))
+        removed = sum(self.removed_hash[key_of(group)] for group, _ in self.groups)
+        sources, paths = self._sources()
+        changed = {key_of(group) for group, _ in self.groups}
+        groups = [self.replaced[key] if (key := key_of(group)) in changed else group for group in self.content]
+        rows_of_shards = list(zip(*filter(None, groups), strict=True)) or [()] * (1 + len(self.content.entries))
         draft = base.redraft(
             self.copier.write_id,
-            shards=self._shards_of(found, 0),
-            sidecars=sidecars,
+            shards=rows_of_shards[0],
+            sidecars=self.copier.store_tables(sources, self.content.entries, rows_of_shards),
             row_hash=row_hash_text(int(base.row_hash, 16) - removed) if base.row_hash else "",
         )
-        erasure = Erasure(self.selection.by, found.num_samples, purged=self.options is not None, paths=sorted(paths))
+        erasure = Erasure(self.search.by, self.num_samples, purged=self.options is not None, paths=sorted(paths))
         self.copier.key_of(ERASED)
-        return draft, erasure.store(self.store, self.copier.write_id)
+        return draft, (erasure.store(self.store, self.copier.write_id),)
 
     def _rewrite(self, group: SampleGroup, rows: Rows) -> None:
         """Write the shards of a group again, without these samples."""
-        stays = np.ones(group.main.samples, bool)
+        stays = np.ones(group[0].samples, bool)
         stays[rows] = False
         name = f"{len(self.replaced):05d}"
         copies = []
-        for row, shard in enumerate(group.shards):
+        for row, shard in enumerate(group):
             fits = shard.size_limit is not None and (shard.samples == 1 or shard.raw.num_bytes <= shard.size_limit)
             limit = shard.size_limit if fits else None  # so that the samples that stay are one shard again
             made, removed = self.copier.copy([shard], f"{name}-{row}" if row else name, limit, stays)
@@ -360,59 +223,45 @@ class _Deletion:
                     "one; nothing was published. This is a fault of Smalti or of this machine's memory"
                 )
             copies.append((made, removed))
-        self.replaced[group.key] = tuple(made for shards, _ in copies for made in shards)
-        self.removed_hash[group.key] = copies[0][1]
+        self.replaced[key_of(group)] = tuple(made for shards, _ in copies for made in shards)
+        self.removed_hash[key_of(group)] = copies[0][1]
 
-    def _remove_unused(self, published: _Found) -> None:
+    def _remove_unused(self) -> None:
         """Remove the shards that replace groups which the published version does not have. Best effort."""
-        needed = {name for group, _ in published.groups for name in written_keys(self.replaced[group.key])}
+        needed = {name for group, _ in self.groups for name in written_keys(self.replaced[key_of(group)])}
         written = {name for made in self.replaced.values() for name in written_keys(made)}
         markers.remove_written(self.store, written - needed)
 
-    def _shards_of(self, found: _Found, row: int) -> tuple[ShardInfo, ...]:
-        """Return the shards of a row of the new version: 0 for its own, 1 and up for added columns."""
-        changed = {group.key for group, _ in found.groups}
-        shards: list[ShardInfo] = []
-        for group in found.content:
-            if group.key not in changed:
-                shards.append(group.shards[row])
-            elif self.replaced[group.key]:
-                shards.append(self.replaced[group.key][row])
-        return tuple(shards)
-
-    def _sources(self, found: _Found) -> tuple[SourceRecord | None, set[str]]:
+    def _sources(self) -> tuple[SourceRecord | None, set[str]]:
         """Return the record of source files without the deleted samples, and the files that had some of them."""
-        record = source_record(self.store, found.content.manifest)
+        record = source_record(self.store, self.content.manifest)
         if record is None:
             return None, set()
         runs, paths, removed = dict(record.table.runs), set[str](), 0
-        for group, rows in found.groups:
-            before = runs.pop(group.main.raw.basename, None)
+        for group, rows in self.groups:
+            before = runs.pop(group[0].raw.basename, None)
             if before is None:
                 continue  # appended, of no known file
             left, erased = _without(before, rows)
             paths |= erased
-            removed += self.removed_hash[group.key]
+            removed += self.removed_hash[key_of(group)]
             if left:
-                runs[self.replaced[group.key][0].raw.basename] = left
+                runs[self.replaced[key_of(group)][0].raw.basename] = left
         row_hash = row_hash_text(int(record.row_hash, 16) - removed) if record.row_hash else record.row_hash
         return SourceRecord(SourceTable(record.table.fingerprints, runs), record.recipe, row_hash), paths
 
-    def _report(
-        self, found: _Found, made: Manifest | None, purged: PurgeReport | None, *, dry_run: bool
-    ) -> DeletionReport:
-        base = found.content.manifest
+    def _report(self, made: Manifest | None, purged: PurgeReport | None, *, dry_run: bool) -> DeletionReport:
+        base = self.content.manifest
         by_split: dict[str, int] = {}
-        for group, rows in found.groups:
-            if group.main.partition is not None:
-                by_split[group.main.partition] = by_split.get(group.main.partition, 0) + len(rows)
-        written = [shard for group, _ in found.groups for shard in self.replaced.get(group.key, ())]
-        emptied = tuple(sorted({*base.partitions} - {*made.partitions})) if made is not None else ()
+        for group, rows in self.groups:
+            if group[0].partition is not None:
+                by_split[group[0].partition] = by_split.get(group[0].partition, 0) + len(rows)
+        written = [shard for group, _ in self.groups for shard in self.replaced.get(key_of(group), ())]
         return DeletionReport(
             url=self.store.url,
             dry_run=dry_run,
-            by=self.selection.by,
-            what=self.selection.what,
+            by=self.search.by,
+            what=self.search.what,
             started=self.started,
             finished=utc_now(),
             base_version=base.version,
@@ -421,15 +270,15 @@ class _Deletion:
             digest=None if made is None else made.digest,
             row_hash=None if made is None else made.row_hash,
             rows_before=base.rows,
-            num_deleted=found.num_samples,
+            num_deleted=self.num_samples,
             deleted_by_split=by_split,
-            emptied_splits=emptied,
+            emptied_splits=() if made is None else tuple(sorted({*base.partitions} - {*made.partitions})),
             num_shards=len(base.shards),
-            shards_concerned=len(found.groups),
-            bytes_total=num_bytes_of(base.shards) + sum(map(num_bytes_of, found.content.added)),
-            bytes_concerned=sum(stored_bytes(shard) for group, _ in found.groups for shard in group.shards),
+            shards_concerned=len(self.groups),
+            bytes_total=num_bytes_of(base.shards) + sum(map(num_bytes_of, self.content.added)),
+            bytes_concerned=sum(stored_bytes(shard) for group, _ in self.groups for shard in group),
             bytes_written=sum(map(stored_bytes, written)),
-            missing_ids=self.selection.missing(),
+            missing_ids=self.search.num_missing(),
             purge=purged,
         )
 

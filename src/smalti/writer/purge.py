@@ -5,35 +5,29 @@
 3. They are retired (`smalti.catalog.retention.retire`): what no kept version needs is removed at once.
 4. Copies of them in the cache folder of this machine are removed.
 5. Every shard that a version still has is read again, and searched.
+
+Also here: the report of a deletion: what was deleted, what was removed of older versions, and what a scan found.
 """
 
 import json
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from smalti.cache import inspect
 from smalti.cache.sources import detect_cache_folder
 from smalti.catalog.header import Header
 from smalti.catalog.manifest import stored_bytes
 from smalti.catalog.opening import find_newest, headers_before, read_tags
-from smalti.catalog.retention.retire import Retirement, RetireOptions, retire
+from smalti.catalog.retention.retire import PendingWrite, Retirement, RetireOptions, retire
 from smalti.catalog.sidecars import columns_of
 from smalti.catalog.tags import tag, tags, untag
 from smalti.errors import ArgumentError, CatalogError, IndexFileError, SchemaError, StoreNotFound
 from smalti.storage import Store
-from smalti.writer.deletion_report import (
-    OldVersions,
-    PurgeReport,
-    RemovedObject,
-    RetiredVersion,
-    ScanMatch,
-    ScanReport,
-    utc_now,
-)
-from smalti.writer.search import Selection, VersionContent
+from smalti.writer.search import SampleSearch, VersionContent
 
 OnShard = Callable[[int, int], None]
 OnProgress = Callable[[str, int, int], None]
@@ -68,6 +62,185 @@ class PurgeOptions:
 
 
 @dataclass(frozen=True)
+class RemovedObject:
+    """An object that was removed, or would be."""
+
+    key: str
+    num_bytes: int
+    why: str
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """Hashes of the object by name, as far as a retired version named it."""
+
+
+@dataclass(frozen=True)
+class RetiredVersion:
+    """An older version that held deleted samples and was removed, or would be."""
+
+    version: int
+    digest: str
+    write_id: str
+    created: str
+    rows: int
+    num_matched: int | None
+    """Number of chosen samples in it; None if it could not be searched, or was not."""
+
+
+@dataclass(frozen=True)
+class ScanMatch:
+    """Chosen samples in a shard that a version still has."""
+
+    version: int
+    key: str
+    num_samples: int
+
+
+@dataclass(frozen=True)
+class ScanReport:
+    """The result of reading every shard that a version still has."""
+
+    versions: tuple[int, ...]
+    """The versions whose shards were read."""
+    num_shards: int
+    num_samples: int
+    num_bytes: int
+    """Bytes of these shards as stored."""
+    matches: tuple[ScanMatch, ...]
+    finished: str
+    """Time of the end, ISO 8601 in UTC, by the clock of this machine."""
+
+    @property
+    def ok(self) -> bool:
+        """True if no shard holds a chosen sample."""
+        return not self.matches
+
+
+@dataclass(frozen=True)
+class OldVersions:
+    """Contents of removed objects that a versioned bucket keeps."""
+
+    num_versions: int
+    num_bytes: int
+    removed: bool
+
+
+@dataclass(frozen=True)
+class PurgeReport:
+    """The part of a report on older versions."""
+
+    version: int | None
+    """The version that was published with the list of removals; None if none was needed."""
+    write_id: str | None
+    """Its write id."""
+    retired: tuple[RetiredVersion, ...]
+    objects: tuple[RemovedObject, ...]
+    """The removed objects, in the order of their removal."""
+    num_uploads: int | None
+    """Unfinished uploads and temporary files that were removed; None if the store does not list them."""
+    bucket_versions: OldVersions | None
+    """None if the store does not report whether it keeps contents of removed objects."""
+    tags: Mapping[str, str]
+    """The treatment of tags of retired versions: removed, or moved to version N."""
+    pending: tuple[PendingWrite, ...]
+    """Objects of writes that may be running: they were not removed."""
+    cache_files: int | None
+    """Copies in the cache folder of this machine that were removed; None if it was not looked at."""
+    cache_digests: tuple[str, ...]
+    """Digests of the removed versions: folders with these names in caches of other machines hold copies."""
+    scan: ScanReport | None
+    """None in a dry run."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the removed objects."""
+        return sum(each.num_bytes for each in self.objects)
+
+    @property
+    def ok(self) -> bool:
+        """True if the scan found no chosen sample."""
+        return self.scan is None or self.scan.ok
+
+
+@dataclass(frozen=True)
+class DeletionReport:
+    """The result of `delete`."""
+
+    url: str
+    dry_run: bool
+    by: str
+    """The kind of choice of the samples: where, ids, expression, function or positions."""
+    what: str
+    """The comparisons, or the number of ids; the ids themselves are not in the report."""
+    started: str
+    """Time of the begin, ISO 8601 in UTC, by the clock of this machine."""
+    finished: str
+    base_version: int
+    """The version from which samples were deleted."""
+    version: int | None
+    """The version without them; None if it had none, or in a dry run."""
+    write_id: str | None
+    digest: str | None
+    row_hash: str | None
+    rows_before: int
+    num_deleted: int
+    """Number of chosen samples in the base version."""
+    deleted_by_split: Mapping[str, int]
+    """The same by split; empty if the version has none."""
+    emptied_splits: tuple[str, ...]
+    """Splits that the new version does not have any more."""
+    num_shards: int
+    """Shards of the base version, without those of added columns."""
+    shards_concerned: int
+    """Those with chosen samples."""
+    bytes_total: int
+    """Bytes of all shards of the base version as stored, with those of added columns."""
+    bytes_concerned: int
+    """Bytes of shards with chosen samples, with the shards beside them."""
+    bytes_written: int
+    """Bytes of the shards that were written in their place."""
+    missing_ids: int | None
+    """Number of ids of which no searched version had a sample; None if samples were not chosen by ids of a column."""
+    purge: PurgeReport | None
+    """None if older versions were left alone."""
+
+    @property
+    def ok(self) -> bool:
+        """False if the scan after a purge found chosen samples."""
+        return self.purge is None or self.purge.ok
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        found = asdict(self) | {"ok": self.ok}
+        if self.purge is not None:
+            found["purge"] |= {"num_bytes": self.purge.num_bytes, "ok": self.purge.ok}
+            if self.purge.scan is not None:
+                found["purge"]["scan"] |= {"ok": self.purge.scan.ok}
+        return found
+
+    def summary(self) -> str:
+        """Return a one-line summary."""
+        share = f"{self.num_deleted:,} of {self.rows_before:,} samples"
+        if not self.num_deleted:
+            text = f"version {self.base_version}: no sample matches"
+        elif self.dry_run:
+            text = f"version {self.base_version}: {share} match, in {self.shards_concerned:,} shards"
+        else:
+            text = f"version {self.version}: {share} of version {self.base_version} deleted"
+        if self.purge is None:
+            return text
+        gone = ", ".join(str(each.version) for each in self.purge.retired) or "none"
+        did = "would go" if self.dry_run else "removed"
+        text += f"; older versions {did}: {gone} ({len(self.purge.objects):,} objects, {self.purge.num_bytes:,} bytes)"
+        if self.purge.scan is not None:
+            text += f"; scan: {sum(each.num_samples for each in self.purge.scan.matches):,} samples left"
+        return text
+
+
+def utc_now() -> str:
+    """Return the time of this machine, ISO 8601 in UTC."""
+    return f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+
+@dataclass(frozen=True)
 class _OlderVersion:
     """A version before the newest that can be opened."""
 
@@ -83,7 +256,7 @@ class Purge:
     """One purge of a set; its searches remember what they found."""
 
     store: Store
-    selection: Selection
+    search: SampleSearch
     options: PurgeOptions
     on_progress: OnProgress | None = None
     _counts: dict[tuple[str, str], int | None] = field(default_factory=dict)
@@ -96,8 +269,9 @@ class Purge:
         Raises:
             CatalogError: a version cannot be searched, or has a tag.
         """
-        older = self._older_versions()
-        unknown = sorted(version for version, each in older.items() if each.num_matched is None and not each.is_expired)
+        newest, *_ = self._openable()
+        going = self._to_retire()
+        unknown = sorted(version for version, each in going.items() if each.num_matched is None and not each.is_expired)
         if unknown and not self.options.all_versions:
             raise CatalogError(
                 f"{self.store.url}: the versions {', '.join(map(str, unknown))} lack a column by which the samples are "
@@ -105,8 +279,7 @@ class Purge:
                 "deleted. Say `all_versions` to retire every older version",
                 versions=unknown,
             )
-        going = {*self._to_retire(older), *([self._newest().version] if newest_goes else [])}
-        named = self._tags_of(going)
+        named = self._tags_of({*going, newest.version} if newest_goes else going)
         if named and self.options.tags == "refuse" and not dry_run:
             raise CatalogError(
                 f"{self.store.url}: versions that hold the samples have tags: {_listed(named)}; nothing was deleted. "
@@ -116,18 +289,22 @@ class Purge:
 
     def dry_run(self, num_matched: int) -> PurgeReport:
         """Report what would go; the newest version too, if it holds chosen samples: `num_matched` of them."""
-        retired = self._to_retire(self._older_versions())
+        retired = self._to_retire()
         done = self._retire(retired, dry_run=True)
         if num_matched:
-            newest = self._newest()
+            newest, *_ = self._openable()
             retired |= {newest.version: _OlderVersion(newest, num_matched)}
         settled = dict.fromkeys(self._tags_of(retired), "in the way, unless it is removed or moved")
         return self._report(retired, done, {}, settled, None)
 
     def run(self) -> PurgeReport:
         """Retire, clear the cache, scan."""
-        retired = self._to_retire(self._older_versions())
-        hashes = self._hashes(retired)
+        retired = self._to_retire()
+        hashes: dict[str, Mapping[str, str]] = {}
+        for each in retired.values():
+            with suppress(IndexFileError):  # it is half removed
+                for group in VersionContent.read(self.store, each.header):
+                    hashes.update({file.basename: file.hashes for shard in group for file in shard.stored_files})
         settled = self._settle_tags(retired)
         done = self._retire(retired, dry_run=False)
         return self._report(retired, done, hashes, settled, self._scan())
@@ -140,7 +317,16 @@ class Purge:
         settled: Mapping[str, str],
         scan: ScanReport | None,
     ) -> PurgeReport:
-        digests = self._removed_digests()
+        newest = self._newest()
+        digests: dict[bool, set[str]] = {True: set(), False: set()}  # of versions and added columns, by: is it removed
+        for header in (newest, *headers_before(self.store, newest)):
+            own = {header.digest, *(entry.digest for entry in columns_of(header.sidecars))}
+            digests[header.version in newest.expired] |= own
+        removed_digests = tuple(sorted(digests[True] - digests[False]))
+        cache_files, cache = None, self.options.cache
+        if scan is not None and cache is not False:
+            folder = detect_cache_folder() if cache is True else Path(cache).expanduser()
+            cache_files = sum(each.files for digest in removed_digests for each in inspect.clear(folder, digest))
         kept = None
         if done.old_versions is not None:
             num_bytes = sum(each.num_bytes for each in done.old_versions)
@@ -161,8 +347,8 @@ class Purge:
             bucket_versions=kept,
             tags=settled,
             pending=done.pending,
-            cache_files=None if scan is None else self._clear_cache(digests),
-            cache_digests=digests,
+            cache_files=cache_files,
+            cache_digests=removed_digests,
             scan=scan,
         )
 
@@ -172,19 +358,21 @@ class Purge:
             raise CatalogError(f"{self.store.url}: the versions are gone")
         return newest
 
-    def _older_versions(self) -> dict[int, _OlderVersion]:
-        newest, *older = self._openable()
-        return {
-            header.version: _OlderVersion(header, self._count(header, newest), header.version in newest.expired)
-            for header in older
-        }
-
     def _openable(self) -> list[Header]:
         """Return the headers of all versions that can be opened, newest first."""
         newest = self._newest()
-        tagged = set(tags(self.store).values())
-        gone = set(newest.expired) - tagged
+        gone = set(newest.expired) - set(tags(self.store).values())
         return [newest, *(header for header in headers_before(self.store, newest) if header.version not in gone)]
+
+    def _to_retire(self) -> dict[int, _OlderVersion]:
+        """Return the versions before the newest that have to go."""
+        newest, *older = self._openable()
+        going = {}
+        for header in older:
+            num_matched = self._count(header, newest)
+            if num_matched != 0 or self.options.all_versions:
+                going[header.version] = _OlderVersion(header, num_matched, header.version in newest.expired)
+        return going
 
     def _count(self, header: Header, newest: Header) -> int | None:
         key = _content_of(header)
@@ -192,7 +380,7 @@ class Purge:
             try:
                 content = VersionContent.read(self.store, header)
                 shown = progress_of(self.on_progress, f"searched of version {header.version}")
-                self._counts[key] = sum(len(rows) for _, rows in self.selection.older.run(content, shown))
+                self._counts[key] = sum(len(rows) for _, rows in self.search.run(content, shown))
             except SchemaError:
                 self._counts[key] = None
             except (IndexFileError, StoreNotFound):
@@ -200,10 +388,6 @@ class Purge:
                     raise
                 return None
         return self._counts[key]
-
-    def _to_retire(self, older: Mapping[int, _OlderVersion]) -> dict[int, _OlderVersion]:
-        takes_all = self.options.all_versions
-        return {version: each for version, each in older.items() if each.num_matched != 0 or takes_all}
 
     def _tags_of(self, versions: Collection[int]) -> dict[str, int]:
         return {name: version for name, version in tags(self.store).items() if version in versions}
@@ -237,46 +421,20 @@ class Purge:
             on_remove=progress_of(self.on_progress, "removed"),
         )
 
-    def _hashes(self, retired: Mapping[int, _OlderVersion]) -> dict[str, Mapping[str, str]]:
-        """Return the hashes of the files of versions that go, by key."""
-        found: dict[str, Mapping[str, str]] = {}
-        for each in retired.values():
-            with suppress(IndexFileError):  # it is half removed
-                for group in VersionContent.read(self.store, each.header):
-                    found.update({file.basename: file.hashes for shard in group.shards for file in shard.stored_files})
-        return found
-
-    def _removed_digests(self) -> tuple[str, ...]:
-        """Return the digests of removed versions and of their added columns that no other version has."""
-        newest = self._newest()
-        kept: set[str] = set()
-        gone: set[str] = set()
-        for header in (newest, *headers_before(self.store, newest)):
-            own = {header.digest, *(entry.digest for entry in columns_of(header.sidecars))}
-            (gone if header.version in newest.expired else kept).update(own)
-        return tuple(sorted(gone - kept))
-
-    def _clear_cache(self, digests: Collection[str]) -> int | None:
-        """Remove the copies of these sets from the cache folder; return the number of files."""
-        if self.options.cache is False:
-            return None
-        folder = detect_cache_folder() if self.options.cache is True else Path(self.options.cache).expanduser()
-        return sum(each.files for digest in digests for each in inspect.clear(folder, digest))
-
     def _scan(self) -> ScanReport:
         """Read every shard that a version still has."""
-        search, headers = self.selection.older, self._openable()
-        search.forget()
+        headers = self._openable()
+        self.search.forget()
         contents = {_content_of(header): header for header in headers}
         shards: dict[str, tuple[int, int]] = {}
         matches: list[ScanMatch] = []
         for header in contents.values():
             content = VersionContent.read(self.store, header)
             shown = progress_of(self.on_progress, f"scanned of version {header.version}")
-            for group, rows in search.run(content, shown):
-                matches.append(ScanMatch(header.version, group.main.stored.basename, len(rows)))
+            for group, rows in self.search.run(content, shown):
+                matches.append(ScanMatch(header.version, group[0].stored.basename, len(rows)))
             for group in content:
-                for row, shard in enumerate(group.shards):
+                for row, shard in enumerate(group):
                     shards[shard.stored.basename] = (0 if row else shard.samples, stored_bytes(shard))
         return ScanReport(
             versions=tuple(sorted(header.version for header in headers)),

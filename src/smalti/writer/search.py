@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,38 +21,30 @@ from xxhash import xxh3_128_digest
 from smalti.catalog import Manifest
 from smalti.catalog.header import Header, read_manifest
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
+from smalti.catalog.table.shard_table import sizes_of
 from smalti.catalog.verify import open_checked
-from smalti.errors import SchemaError
-from smalti.format import AnyShard, Schema, ShardInfo
+from smalti.errors import CatalogError, SchemaError
+from smalti.format import ShardInfo
 from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
 from smalti.format.reading.batch import decode_gathered
 from smalti.storage import Store
-from smalti.writer.predicate import Ids, Predicate
+
+if TYPE_CHECKING:
+    from smalti.writer.predicate import Predicate
 
 Rows = NDArray[np.int64]
 """Numbers of samples in a shard, ascending."""
+SampleGroup = tuple[ShardInfo, ...]
+"""A shard, followed by the shards of added columns with the same samples."""
 _BATCH_SAMPLES = 4096
 _SHARDS_AT_ONCE = 64  # that are handed to the threads before their results are collected
 MAX_WORKERS = 4
 """Shards that are read at the same time; the unpacked files of each lie in the folder for temporary files."""
 
 
-@dataclass(frozen=True)
-class SampleGroup:
-    """A shard, and the shards of added columns with the same samples."""
-
-    main: ShardInfo
-    added: tuple[ShardInfo, ...] = ()
-
-    @property
-    def shards(self) -> tuple[ShardInfo, ...]:
-        """The shard, followed by those of added columns."""
-        return (self.main, *self.added)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The names of their files; equal for the same samples."""
-        return tuple(shard.raw.basename for shard in self.shards)
+def key_of(group: SampleGroup) -> tuple[str, ...]:
+    """Return the names of a group's files; equal for the same samples."""
+    return tuple(shard.raw.basename for shard in group)
 
 
 @dataclass(frozen=True)
@@ -76,30 +68,20 @@ class VersionContent:
         return cls.of(store, read_manifest(store, header))
 
     def __iter__(self) -> Iterator[SampleGroup]:
-        for main, *added in zip(self.manifest.shards, *self.added, strict=True):
-            yield SampleGroup(main, tuple(added))
-
-
-@dataclass(frozen=True)
-class _ColumnSource:
-    """The columns to read from the shards of one row of a group."""
-
-    row: int
-    """0 for the version's own shards, 1 and up for added columns."""
-    columns: tuple[str, ...]
-    types: LogicalTypes | None
-
-    def batch(self, shard: AnyShard, schema: Schema, rows: Rows) -> dict[str, Any]:
-        """Return the values of some samples, as readers of the set get them."""
-        found = decode_gathered(schema, shard.gather(rows, self.columns))
-        return found if self.types is None else self.types.batch(found)
+        return zip(self.manifest.shards, *self.added, strict=True)
 
 
 class SampleSearch(ABC):
-    """A search whose results are remembered by shard. Thread-safe."""
+    """A search whose results are remembered by shard. Thread-safe.
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    Args:
+        store: The set's store.
+        by: The kind of choice: where, ids, expression, function or positions.
+        what: The comparisons, or the number of ids, for people.
+    """
+
+    def __init__(self, store: Store, by: str, what: str) -> None:
+        self.store, self.by, self.what = store, by, what
         self._found: dict[tuple[str, ...], Rows] = {}
 
     def run(
@@ -109,6 +91,7 @@ class SampleSearch(ABC):
 
         Raises:
             SchemaError: the version lacks a column, or its values cannot be compared so.
+            CatalogError: the version lacks a shard of given positions.
             ChecksumMismatch: a shard is damaged.
             StoreError: a shard cannot be read.
         """
@@ -133,19 +116,18 @@ class SampleSearch(ABC):
 
     def shards_read(self, group: SampleGroup) -> tuple[str, ...]:
         """Return the names of the shards on which the result depends."""
-        return (group.main.raw.basename,)
+        return (group[0].raw.basename,)
 
     def forget(self) -> None:
         """Read every shard again from now on."""
         self._found.clear()
 
-    @abstractmethod
-    def prepare(self, content: VersionContent) -> None:
-        """Prepare to read a version.
+    def prepare(self, content: VersionContent) -> None:  # noqa: B027 -- most searches need none
+        """Prepare to read a version."""
 
-        Raises:
-            SchemaError: it lacks a column.
-        """
+    def num_missing(self) -> int | None:
+        """Return the number of ids of which no sample was found so far; None if samples are not chosen by ids."""
+        return None
 
     @abstractmethod
     def read(self, group: SampleGroup) -> Rows:
@@ -155,113 +137,127 @@ class SampleSearch(ABC):
 class PredicateSearch(SampleSearch):
     """The search for samples by a predicate on their columns."""
 
-    def __init__(self, store: Store, predicate: Predicate) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, predicate: "Predicate") -> None:
+        super().__init__(store, predicate.kind, str(predicate))
         self.predicate = predicate
-        self.ids_found: set[str] = set()
-        """The ids of a predicate of which there was a sample."""
-        self._sources: list[_ColumnSource] = []
+        self._sources: dict[int, tuple[tuple[str, ...], LogicalTypes | None]] = {}
+        """Columns to read and their types, by row of a group: 0 for the version's own shards, 1 and up for added."""
         self._columns: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
     def prepare(self, content: VersionContent) -> None:
-        """Find where the columns of the predicate lie in this version."""
-        places = dict(_places(content))
+        """Find where the columns of the predicate lie in this version.
+
+        Raises:
+            SchemaError: it lacks a column.
+        """
+        rows = [(content.manifest.schema.columns(), content.manifest.logical)]
+        rows += [(entry.columns, entry.logical) for entry in content.entries]
+        places: dict[str, int] = {}  # of every column but those that mark nulls: the row that it lies in
+        for row, (encodings, logical) in enumerate(rows):
+            masks = {name + MASK_SUFFIX for name, kind in logical.items() if _has_mask(kind)}
+            places |= {name: row for name in encodings if name not in masks}
         self._columns = self.predicate.columns_of(tuple(places))
-        self._sources = []
-        for row, (encodings, logical) in enumerate(_rows(content)):
+        self._sources = {}
+        for row, (encodings, logical) in enumerate(rows):
             names = tuple(name for name in self._columns if places[name] == row)
             if names:
                 types = {name: logical[name] for name in names if name in logical}
-                masks = tuple(name + MASK_SUFFIX for name in names if _has_mask(types.get(name)))
-                self._sources.append(_ColumnSource(row, (*names, *masks), parse_logical(types, encodings)))
+                masked = tuple(name + MASK_SUFFIX for name in names if _has_mask(types.get(name)))
+                self._sources[row] = (*names, *masked), parse_logical(types, encodings)
+
+    def num_missing(self) -> int | None:
+        """Return the number of ids of which no sample was found so far; None if samples are not chosen by ids."""
+        return self.predicate.num_missing()
 
     def shards_read(self, group: SampleGroup) -> tuple[str, ...]:
         """Return the names of the shards that hold the columns; of all, if it reads no column."""
-        rows = [source.row for source in self._sources] or range(len(group.shards))
-        return tuple(group.shards[row].raw.basename for row in rows)
+        return tuple(group[row].raw.basename for row in self._sources or range(len(group)))
 
     def read(self, group: SampleGroup) -> Rows:
-        """Decode the columns, and apply the predicate."""
+        """Decode the columns as readers of the set get them, and apply the predicate."""
         found: list[Rows] = []
         with ExitStack() as stack:
             opened = [
-                (source, shard.schema, stack.enter_context(open_checked(self.store, shard)))
-                for source, shard in ((source, group.shards[source.row]) for source in self._sources)
+                (stack.enter_context(open_checked(self.store, group[row])), group[row].schema, names, types)
+                for row, (names, types) in self._sources.items()
             ]
-            for begin in range(0, group.main.samples, _BATCH_SAMPLES):
-                rows = np.arange(begin, min(begin + _BATCH_SAMPLES, group.main.samples))
+            for begin in range(0, group[0].samples, _BATCH_SAMPLES):
+                rows = np.arange(begin, min(begin + _BATCH_SAMPLES, group[0].samples))
                 batch: dict[str, Any] = {}
-                for source, schema, shard in opened:
-                    batch |= source.batch(shard, schema, rows)
-                found.append(rows[self._mask(batch, len(rows))])
+                for shard, schema, names, types in opened:
+                    values = decode_gathered(schema, shard.gather(rows, names))
+                    batch |= values if types is None else types.batch(values)
+                with self._lock:  # functions of callers need not be thread-safe
+                    mask = self.predicate.mask({name: batch[name] for name in self._columns}, len(rows))
+                found.append(rows[mask])
         return np.concatenate(found) if found else np.zeros(0, np.int64)
-
-    def _mask(self, batch: Mapping[str, Any], rows: int) -> NDArray[np.bool_]:
-        with self._lock:  # functions of callers need not be thread-safe
-            mask = self.predicate.mask({name: batch[name] for name in self._columns}, rows)
-            if isinstance(self.predicate, Ids):
-                self.ids_found |= self.predicate.values_in(batch, mask)
-        return mask
 
 
 class PositionSearch(SampleSearch):
     """The samples at given positions of one version; `positions` has sample numbers by the name of the shard."""
 
-    def __init__(self, store: Store, positions: Mapping[str, Rows]) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, what: str, positions: Mapping[str, Rows]) -> None:
+        super().__init__(store, "positions", what)
         self.positions = positions
 
     def prepare(self, content: VersionContent) -> None:
-        """Do nothing: no column is read."""
+        """Check that a version still has the shards of the positions.
+
+        Raises:
+            CatalogError: one was rewritten.
+        """
+        there = {shard.raw.basename for shard in content.manifest.shards}
+        for name in self.positions:
+            if name not in there:
+                raise CatalogError(
+                    f"{self.store.url}: shard {name} of the given positions is not in version "
+                    f"{content.manifest.version} any more; look the positions up again there",
+                    key=name,
+                )
 
     def read(self, group: SampleGroup) -> Rows:
         """Return the positions in the shard."""
-        return self.positions.get(group.main.raw.basename, np.zeros(0, np.int64))
+        return self.positions.get(group[0].raw.basename, np.zeros(0, np.int64))
 
 
 class CopySearch(SampleSearch):
-    """The search for samples whose stored bytes are those of given samples."""
+    """The search for samples whose stored bytes are those of the samples at given positions of a version."""
 
-    def __init__(self, store: Store, hashes: frozenset[bytes]) -> None:
-        super().__init__(store)
-        self.hashes = hashes
+    def __init__(self, store: Store, what: str, content: VersionContent, positions: Mapping[str, Rows]) -> None:
+        """Read the samples; there must be no copies in their own version but themselves.
 
-    def prepare(self, content: VersionContent) -> None:
-        """Do nothing: samples are compared as they are stored."""
+        Raises:
+            CatalogError: other samples of the version are equal.
+        """
+        super().__init__(store, "positions", what)
+        shards = content.manifest.shards
+        chosen = [(shard, positions[shard.raw.basename]) for shard in shards if shard.raw.basename in positions]
+        self.hashes = {each for shard, rows in chosen for each in self._hashes(shard, rows.tolist())}
+        begin, others = 0, []
+        for shard in shards:
+            own = positions.get(shard.raw.basename, np.zeros(0, np.int64))
+            others += [begin + row for row in self.rows_of((shard,)).tolist() if row not in own]
+            begin += shard.samples
+        if others:
+            shown = ", ".join(map(str, others[:10])) + (", ..." if len(others) > 10 else "")
+            raise CatalogError(
+                f"{store.url}: the samples {shown} of version {content.manifest.version} are equal to chosen ones, and "
+                "a purge could not tell them apart in older versions; choose them too, or choose by a column",
+                positions=others,
+            )
 
     def read(self, group: SampleGroup) -> Rows:
         """Hash every sample of the shard."""
-        hashes = sample_hashes(self.store, group.main)
+        hashes = self._hashes(group[0])
         return np.array([row for row, each in enumerate(hashes) if each in self.hashes], np.int64)
 
-
-@dataclass(frozen=True)
-class Selection:
-    """The chosen samples, as searches of the newest version and of older ones."""
-
-    by: str
-    """where, ids, expression, function or positions."""
-    what: str
-    """The comparisons, or the number of ids, for people."""
-    newest: SampleSearch
-    older: SampleSearch
-    """Also that of the scan after a purge."""
-    ids: Ids | None = None
-
-    def missing(self) -> int | None:
-        """Return the number of ids of which no sample was found so far; None if there are none."""
-        if self.ids is None or not isinstance(self.newest, PredicateSearch):
-            return None
-        return len(self.ids.missing(self.newest.ids_found))
-
-
-def sample_hashes(store: Store, shard: ShardInfo, rows: Iterable[int] | None = None) -> list[bytes]:
-    """Return the XXH3-128 of samples as stored; of all by default."""
-    with open_checked(store, shard) as opened:
-        samples = opened.stored_samples()
-        chosen = range(len(samples)) if rows is None else rows
-        return [xxh3_128_digest(samples[row : row + 1].content) for row in chosen]
+    def _hashes(self, shard: ShardInfo, rows: Iterable[int] | None = None) -> list[bytes]:
+        """Return the XXH3-128 of samples as stored; of all by default."""
+        with open_checked(self.store, shard) as opened:
+            samples = opened.stored_samples()
+            chosen = range(len(samples)) if rows is None else rows
+            return [xxh3_128_digest(samples[row : row + 1].content) for row in chosen]
 
 
 def positions_by_shard(content: VersionContent, ids: Iterable[Any]) -> dict[str, Rows]:
@@ -274,7 +270,7 @@ def positions_by_shard(content: VersionContent, ids: Iterable[Any]) -> dict[str,
         wanted = np.array(sorted({int(each) for each in ids if not isinstance(each, bool | float)}), np.int64)
     except (TypeError, ValueError, OverflowError) as error:
         raise SchemaError(f"`ids` without `column` are positions of samples, whole numbers: {error}") from error
-    sizes = np.fromiter((shard.samples for shard in content.manifest.shards), np.int64)
+    sizes = sizes_of(content.manifest.shards)
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if ends.size else 0
     if wanted.size and not (wanted[0] >= 0 and wanted[-1] < total):
@@ -288,20 +284,6 @@ def positions_by_shard(content: VersionContent, ids: Iterable[Any]) -> dict[str,
         begin = int(ends[place] - sizes[place])
         found[content.manifest.shards[place].raw.basename] = wanted[places == place] - begin
     return found
-
-
-def _rows(content: VersionContent) -> Iterator[tuple[Mapping[str, str], Mapping[str, Any]]]:
-    """Yield encodings and logical types of the version's shards, and of each entry of added columns."""
-    yield content.manifest.schema.columns(), content.manifest.logical
-    for entry in content.entries:
-        yield entry.columns, entry.logical
-
-
-def _places(content: VersionContent) -> Iterator[tuple[str, int]]:
-    """Yield every column of the version, without columns that mark nulls, and the row that it lies in."""
-    for row, (encodings, logical) in enumerate(_rows(content)):
-        masks = {name + MASK_SUFFIX for name, kind in logical.items() if _has_mask(kind)}
-        yield from ((name, row) for name in encodings if name not in masks)
 
 
 def _has_mask(kind: Any) -> bool:

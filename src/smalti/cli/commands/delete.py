@@ -18,7 +18,7 @@ from smalti.regular_files import read_regular_text
 
 if TYPE_CHECKING:
     from smalti.writer import DeletionReport, PurgeReport
-    from smalti.writer.filters import Filters
+    from smalti.writer.predicate import Filters
     from smalti.writer.purge import OnProgress
 
 Tags = Literal["refuse", "remove", "move"]
@@ -121,7 +121,7 @@ def _text_of(file: str) -> str:
 
 def _filters_of(words: list[str]) -> "Filters":
     from smalti.errors import SchemaError
-    from smalti.writer.filters import parse_filters
+    from smalti.writer.predicate import parse_filters
 
     try:
         return parse_filters(words)

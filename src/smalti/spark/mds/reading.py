@@ -29,7 +29,7 @@ from smalti.spark.mds.writing import WRITE_OPTIONS
 from smalti.stream import StreamOptions
 from smalti.stream.arrow import ArrowReader, RowSpan, group_spans, spans_of
 from smalti.stream.shard_set import ShardSet, find_shard_set, load_shard_set
-from smalti.writer.filters import parse_filters
+from smalti.writer.predicate import parse_filters
 
 SAMPLE_ID = "_sample_id"
 """Column with the number of the sample in the version, which `delete` and `add_columns` take."""
