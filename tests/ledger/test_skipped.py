@@ -9,7 +9,6 @@ import pytest
 
 from smalti.errors import TrainingError
 from smalti.ledger import LedgerWriter, PassStart, SkippedSample, check_ledger, read_sample_order
-from smalti.ledger.records import skipped_line
 from smalti.order import Division
 from smalti.world import World
 from tests.ledger.test_chains import CURSOR, plan_of
@@ -136,7 +135,7 @@ def test_a_sample_that_was_read_and_skipped_is_double(tmp_path):
     path = one_life(tmp_path, bad=frozenset())
     with path.open() as file:
         lines = file.readlines()
-    lines.insert(2, skipped_line(0, 0, [SkippedSample(3, 1, "a", "b")]).decode())
+    lines.insert(2, '{"skipped":[[3,1,"a","b"]],"step":0,"epoch":0}\n')
     path.write_text("".join(lines))
     assert check_ledger(tmp_path).counts == {"double": 1}
 

@@ -11,8 +11,7 @@ then `reading` (the part of them that counts) and `checking`.
 
 from smalti.ledger.checking import Plan, check_ledger
 from smalti.ledger.reading import EpochReport, LedgerReport, Problem, read_sample_order
-from smalti.ledger.records import PassStart, SkippedSample
-from smalti.ledger.writing import LedgerWriter, claim_life
+from smalti.ledger.records import LedgerWriter, PassStart, SkippedSample, claim_life
 
 __all__ = [
     "EpochReport",

@@ -19,17 +19,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smalti.cursor import WINDOW, Cursor, Weights
 from smalti.errors import FormatError, StoreError, StoreNotFound, TrainingError
 from smalti.ledger import records
-from smalti.ledger.records import SEGMENT, Ids, PassStart, RecordedStep, SkippedSample, Sum
-from smalti.ledger.writing import LIFE_FOLDER, check_folder
+from smalti.ledger.records import LIFE_FOLDER, SEGMENT, Ids, PassStart, RecordedStep, SkippedSample, Sum, check_folder
 from smalti.world import World
 
 MAX_LISTED = 20  # problems of one kind that are listed; all are counted
@@ -271,29 +271,28 @@ def read_claims(file: RankFile) -> Iterator[Claims]:
     """Yield the samples in the file's steps, pass by pass, some tens of thousands at a time."""
     number, size = -1, 0  # samples and lines
     steps, damage = list[RecordedStep](), list[str]()
-    with records.open_segments(file.path) as opened:
-        left = file.num_bytes
-        for line_number, line in enumerate(_lines(opened), 1):
-            left -= len(line)
-            if left < 0:
-                break
-            begins = line.startswith(b'{"pass":')
-            parse = next((each for prefix, each in _PARSERS.items() if line.startswith(prefix)), None)
-            if parse is not None:
-                size += 1
-                try:
-                    step, epoch = parse(line), file.passes[number].start.cursor.epoch
-                    if step.epoch != epoch:
-                        raise FormatError(f"a step of epoch {step.epoch} in a pass of epoch {epoch}.")
-                except FormatError as fault:
-                    damage.append(f"{file.path}, line {line_number}: {fault}")
-                else:
-                    steps.append(step)
-                    size += step.ids.size
-            if number >= 0 and (size >= _CHUNK_SAMPLES or begins):
-                yield _claims_of(file, number, steps, damage)
-                steps, damage, size = [], [], 0
-            number += begins
+    left = file.num_bytes
+    for line_number, line in enumerate(records.read_lines(file.path), 1):
+        left -= len(line)
+        if left < 0:
+            break
+        begins = line.startswith(b'{"pass":')
+        parse = next((parser for prefix, parser in _PARSERS.items() if line.startswith(prefix)), None)
+        if parse is not None:
+            size += 1
+            try:
+                step, epoch = parse(line), file.passes[number].start.cursor.epoch
+                if step.epoch != epoch:
+                    raise FormatError(f"a step of epoch {step.epoch} in a pass of epoch {epoch}.")
+            except FormatError as fault:
+                damage.append(f"{file.path}, line {line_number}: {fault}")
+            else:
+                steps.append(step)
+                size += step.ids.size
+        if number >= 0 and (size >= _CHUNK_SAMPLES or begins):
+            yield _claims_of(file, number, steps, damage)
+            steps, damage, size = [], [], 0
+        number += begins
     if number >= 0:
         yield _claims_of(file, number, steps, damage)
 
@@ -320,55 +319,49 @@ def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
         FormatError: the file is not this rank's file of a ledger.
         StoreError: the file cannot be read.
     """
-    with records.open_segments(path) as file:
-        found: RankFile | None = None
-        for number, line in enumerate(_lines(file), 1):
-            if not line.endswith(b"\n"):
-                if found is None:
-                    raise FormatError(f"{path}: its first line is cut off; the rank died before it began.")
-                found.is_truncated = len(line) <= records.MAX_LINE_BYTES
-                if not found.is_truncated:
-                    found.damage = f"{path}, line {number}: longer than {records.MAX_LINE_BYTES} bytes."
-                return found
-            try:
-                if found is None:
-                    found = RankFile(path, life, records.parse_head(line, life=life, rank=rank))
-                else:
-                    _add_line(found, line)
-            except FormatError as fault:
-                if found is None:
-                    raise FormatError(f"{path}: {fault}", path=str(path)) from fault
-                found.damage = f"{path}, line {number}: {fault}"
-                return found
-            found.num_bytes += len(line)
-    if found is None:
+    file: RankFile | None = None
+    for number, line in enumerate(records.read_lines(path), 1):
+        where = f"{path}, line {number}"
+        if not line.endswith(b"\n"):
+            if file is None:
+                raise FormatError(f"{path}: its first line is cut off; the rank died before it began.")
+            file.is_truncated = len(line) <= records.MAX_LINE_BYTES
+            file.damage = None if file.is_truncated else f"{where}: longer than {records.MAX_LINE_BYTES} bytes."
+            return file
+        try:
+            if file is None:
+                file = RankFile(path, life, records.parse_head(line, life=life, rank=rank))
+            else:
+                _add_line(file, line)
+        except FormatError as fault:
+            if file is None:
+                raise FormatError(f"{path}: {fault}", path=str(path)) from fault
+            file.damage = f"{where}: {fault}"
+            return file
+        file.num_bytes += len(line)
+    if file is None:
         raise FormatError(f"{path} is empty; the rank died before it began.", path=str(path))
-    return found
+    return file
 
 
 def _add_line(file: RankFile, line: bytes) -> None:
+    last = file.passes[-1] if file.passes else None
     if line.startswith(b'{"pass":'):
         file.passes.append(RankPass(records.parse_pass(line, number=len(file.passes))))
-        return
-    if not file.passes:
+    elif last is None:
         raise FormatError("a line before the first pass.")
-    last, step = file.passes[-1], _STEP.match(line)
-    if step is not None and not last.sums:
+    elif (step := _STEP.match(line)) is not None and not last.sums:
         last.num_steps = max(last.num_steps, int(step[1]) + 1)
     elif line.startswith(b'{"sum":') and (last.sums or not last.num_steps):
         last.num_steps, total = records.parse_sum(line)
         last.sums[last.num_steps] = total
-    elif line.startswith(_SKIPPED):
-        pass  # parsed with the steps
     elif line.startswith(b'{"end":'):
-        records.parse_end(line, number=len(file.passes) - 1)
+        number = len(file.passes) - 1
+        if records.parse_line(line) != {"end": number}:
+            raise FormatError(f"a line that ends another pass than {number}, which is open.")
         last.has_ended = True
-    else:
+    elif not line.startswith(_SKIPPED):  # those are parsed with the steps
         raise FormatError("a line that is none of a ledger's, or steps and sums in one pass.")
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: file.readline(records.MAX_LINE_BYTES + 1), b"")
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str], report: LedgerReport) -> list[tuple[int, Path]]:
@@ -411,7 +404,11 @@ def _passes_of(life: int, files: list[RankFile], report: LedgerReport) -> list[P
         by_rank = [file.passes[number] for file in files if len(file.passes) > number]
         if any(other.start != by_rank[0].start for other in by_rank):
             report.add("contradiction", f"life {life}, pass {number}: its ranks began at different cursors.", life=life)
-        complete = _complete_steps(by_rank) if len(by_rank) == world.num_ranks else 0
+        complete = 0  # steps that all ranks recorded; of running sums, those up to the last sum on all ranks
+        if len(by_rank) == world.num_ranks and any(each.sums for each in by_rank):
+            complete = max(set.intersection(*(set(each.sums) for each in by_rank)), default=0)
+        elif len(by_rank) == world.num_ranks:
+            complete = min(each.num_steps for each in by_rank)
         has_ended = any(each.has_ended for each in by_rank)
         sums = tuple((file.world.rank, file.passes[number].sums) for file in files if len(file.passes) > number)
         if not any(sums_of_rank for _, sums_of_rank in sums):
@@ -426,13 +423,6 @@ def _passes_of(life: int, files: list[RankFile], report: LedgerReport) -> list[P
             ranks=missing[:20],
         )
     return spans
-
-
-def _complete_steps(by_rank: list[RankPass]) -> int:
-    """Return the number of steps that all ranks recorded; of running sums, that of the last sum on all ranks."""
-    if not any(each.sums for each in by_rank):
-        return min(each.num_steps for each in by_rank)
-    return max(set.intersection(*(set(each.sums) for each in by_rank)), default=0)
 
 
 def _compare_orders(before: PassSpan, after: PassSpan, report: LedgerReport) -> None:
@@ -514,51 +504,53 @@ def read_sample_order(folder: str | Path) -> dict[int, list[int]]:
             "read: use `check_ledger`.",
             folder=str(folder),
         )
-    taken: dict[int, dict[int, int]] = defaultdict(dict)
-    skipped: dict[int, set[int]] = defaultdict(set)
-    for file in files:
-        for claims in read_claims(file):
-            if claims.damage:
-                raise _damaged(claims.damage[0])
-            span = passes[claims.file.life, claims.pass_number]
-            counts = claims.positions < span.limit
-            if span.is_open:
-                counts &= claims.steps < span.complete_steps
-            for position, sample_id in zip(claims.positions[counts].tolist(), claims.ids[counts].tolist(), strict=True):
-                _add(taken[span.epoch], span.epoch, position, sample_id)
-            skipped[span.epoch].update(each.position for at, each in claims.skipped.items() if counts[at])
+    taken: dict[int, list[tuple[Ids, Ids, NDArray[np.bool_]]]] = defaultdict(list)
+    for claims in chain.from_iterable(map(read_claims, files)):
+        if claims.damage:
+            raise _damaged(claims.damage[0])
+        span = passes[claims.file.life, claims.pass_number]
+        counts = claims.positions < span.limit
+        if span.is_open:
+            counts &= claims.steps < span.complete_steps
+        is_read = np.ones(counts.size, bool)
+        is_read[list(claims.skipped)] = False
+        if counts.any():
+            taken[span.epoch].append((claims.positions[counts], claims.ids[counts], is_read[counts]))
     epoch_size = max((span.start.cursor.epoch_size for span in passes.values()), default=0)
-    last = max(taken, default=0)
-    return {
-        epoch: _in_order(epoch, ids, skipped[epoch], size=epoch_size if epoch < last else max(ids) + 1)
-        for epoch, ids in sorted(taken.items())
-    }
+    sizes = {epoch: epoch_size if epoch < max(taken) else None for epoch in sorted(taken)}
+    return {epoch: _in_order(epoch, taken[epoch], size) for epoch, size in sizes.items()}
 
 
-def _add(taken: dict[int, int], epoch: int, position: int, sample_id: int) -> None:
-    if position in taken:
+def _in_order(epoch: int, parts: list[tuple[Ids, Ids, NDArray[np.bool_]]], size: int | None) -> list[int]:
+    """Return the ids of the samples that were read, by their positions: those of an epoch, without `size` of a part."""
+    positions, ids, is_read = map(np.concatenate, zip(*parts, strict=True))
+    order = np.argsort(positions, kind="stable")
+    positions, ids, is_read = positions[order], ids[order], is_read[order]
+    twice = np.flatnonzero(np.diff(positions) == 0)
+    if twice.size:
+        position, sample_ids = int(positions[twice[0]]), tuple(ids[twice[0] : twice[0] + 2].tolist())
         raise TrainingError(
-            f"position {position} of epoch {epoch} was taken twice: as sample {taken[position]} and as sample "
-            f"{sample_id}.",
+            f"position {position} of epoch {epoch} was taken twice: as sample {sample_ids[0]} and as sample "
+            f"{sample_ids[1]}.",
             epoch=epoch,
             position=position,
-            sample_ids=(taken[position], sample_id),
+            sample_ids=sample_ids,
         )
-    taken[position] = sample_id
-
-
-def _in_order(epoch: int, taken: dict[int, int], skipped: set[int], *, size: int) -> list[int]:
-    num_missing = size - sum(position < size for position in taken)
+    size = int(positions[-1]) + 1 if size is None else size
+    ends = np.concatenate(([-1], positions[positions < size], [size]))
+    num_missing = size - (ends.size - 2)
     if num_missing:
         # A damaged ledger may contain any size, so missing positions are not all listed.
-        missing = tuple(islice((place for place in range(size) if place not in taken), _MAX_MISSING_LISTED))
+        holes = (range(ends[at] + 1, ends[at + 1]) for at in np.flatnonzero(np.diff(ends) > 1).tolist())
+        missing = tuple(map(int, islice(chain.from_iterable(holes), _MAX_MISSING_LISTED)))
         raise TrainingError(
             f"epoch {epoch} lacks {num_missing} of {size} positions, the first is {missing[0]}: samples "
             "were skipped, or a rank's file is missing.",
             epoch=epoch,
             missing=missing,
         )
-    return [taken[position] for position in sorted(taken) if position not in skipped]
+    in_order: list[int] = ids[is_read].tolist()
+    return in_order
 
 
 def _damaged(problem: str) -> TrainingError:

@@ -1,4 +1,4 @@
-"""The lines of a ledger's files: encoding them, and parsing and validating them.
+"""The lines of a ledger's files: parsing and validating them, and the writer; each rank appends to its own file.
 
 {"smalti_ledger":1,"life":1,"world":{...},"versions":{...}}                     once, first
 {"pass":0,"batch_size":4,"tail":"pad","replication":1,"cursor":{...}}           an iteration begins here
@@ -13,25 +13,28 @@ adds mix(epoch, position, id), in two halves of 64 bits; a skipped sample is add
 sums mean equal samples at equal positions, except with a probability of 2^-128. The sum is not cryptographic: it does
 not protect against forgery.
 
-Also here: files in segments, `rank-00000.jsonl`, then `rank-00000.jsonl.1` and so on, which are read as one file.
+Writing takes no locks and no communication. Files may be in segments, `rank-00000.jsonl`, then `rank-00000.jsonl.1` and
+so on, which are read as one file.
 """
 
-import io
 import json
+import os
 import platform
 import re
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smalti import __version__
-from smalti.cursor import Cursor
-from smalti.errors import CursorError, FormatError, StoreError, WorldMismatch
+from smalti.cursor import WINDOW, Cursor
+from smalti.errors import ArgumentError, CursorError, FormatError, StoreError, StoreExists, WorldMismatch
 from smalti.regular_files import open_regular
 from smalti.world import World
 
@@ -49,6 +52,10 @@ _HALVES = (
 LEDGER_VERSION = 1
 MAX_LINE_BYTES = 1 << 26  # a step of four million samples; longer lines are refused
 _MAX_NUMBER = 1 << 62
+_STEPS_PER_SUM = 64  # summed together: numpy's calls cost more than the numbers of one step
+MODES = ("steps", "digest")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/|dbfs:", re.IGNORECASE)  # a Path has one slash of two
+LIFE_FOLDER = re.compile(r"life-(\d{5,9})")
 _SUM = re.compile("[0-9a-f]{32}")
 # The form of nearly every step, which is parsed four times as fast as JSON.
 _PLAIN_STEP = re.compile(
@@ -102,15 +109,12 @@ def sum_of(epoch: int, positions: Ids, ids: Ids) -> Sum:
     repeats = real.size - int(np.count_nonzero(real))
     if repeats:
         positions, ids = positions[real], ids[real]
-    first, second = (_half(epoch, positions, ids, constants) for constants in _HALVES)
-    return Sum(first << 64 | second, positions.size, repeats)
-
-
-def _half(epoch: int, positions: Ids, ids: Ids, constants: tuple[np.uint64, ...]) -> int:
-    by_epoch, by_position, by_id = constants
-    base = np.uint64((epoch + 1) * int(by_epoch) & _MASK)
-    words: _Words = _mixed(positions.astype(np.uint64) * by_position + base) + ids.astype(np.uint64) * by_id
-    return int(_mixed(words).sum(dtype=np.uint64))
+    value = 0
+    for by_epoch, by_position, by_id in _HALVES:
+        base = np.uint64((epoch + 1) * int(by_epoch) & _MASK)
+        words: _Words = _mixed(positions.astype(np.uint64) * by_position + base) + ids.astype(np.uint64) * by_id
+        value = value << 64 | int(_mixed(words).sum(dtype=np.uint64))
+    return Sum(value, positions.size, repeats)
 
 
 def _mixed(words: _Words) -> _Words:
@@ -136,59 +140,13 @@ class RecordedStep:
     """One for each position if the samples were not read; else empty."""
 
 
-def head_line(life: int, world: World) -> bytes:
-    """Return the first line of a rank's file."""
-    versions = {"smalti": __version__, "numpy": np.__version__, "python": platform.python_version()}
-    return _line({"smalti_ledger": LEDGER_VERSION, "life": life, "world": asdict(world), "versions": versions})
-
-
-def pass_line(number: int, start: PassStart) -> bytes:
-    """Return the line that begins a pass."""
-    head = {"pass": number, "batch_size": start.batch_size, "tail": start.tail, "replication": start.replication}
-    return _line(head | {"cursor": start.cursor.to_state()})
-
-
-def step_line(step: int, epoch: int, positions: Ids, ids: Ids) -> bytes:
-    """Return the line of a step; position -1 marks a repeat."""
-    line: dict[str, Any] = {"step": step, "epoch": epoch}
-    real = positions >= 0
-    repeats = [] if real.all() else ids[~real].tolist()
-    if repeats:
-        positions, ids = positions[real], ids[real]
-    stride = int(positions[1] - positions[0]) if positions.size > 1 else 1
-    if positions.size and stride > 0 and (np.diff(positions) == stride).all():
-        line["at"] = [int(positions[0]), stride]
-    else:
-        line["positions"] = positions.tolist()
-    line["ids"] = ids.tolist()
-    if repeats:
-        line["repeats"] = repeats
-    return _line(line)
-
-
-def skipped_line(step: int, epoch: int, skipped: Sequence[SkippedSample]) -> bytes:
-    """Return the line of the planned samples of a step that were not read."""
-    samples = [[each.position, each.sample_id, each.shard, each.cause] for each in skipped]
-    return _line({"skipped": samples, "step": step, "epoch": epoch})
-
-
-def sum_line(steps: int, total: Sum) -> bytes:
-    """Return the line of a pass's running sum after `steps` steps."""
-    return _line({"sum": f"{total.value:032x}", "steps": steps, "samples": total.samples, "repeats": total.repeats})
-
-
-def end_line(number: int) -> bytes:
-    """Return the line that ends a pass which was read to its end."""
-    return _line({"end": number})
-
-
 def parse_head(line: bytes, *, life: int, rank: int) -> World:
     """Return the world in a file's first line.
 
     Raises:
         FormatError: the line is not the head of this life's and rank's file.
     """
-    head = _parse(line)
+    head = parse_line(line)
     version = head.get("smalti_ledger")
     if type(version) is not int or version < 1:
         raise FormatError("not the head of a ledger: no whole number `smalti_ledger` in it.")
@@ -216,7 +174,7 @@ def parse_pass(line: bytes, *, number: int) -> PassStart:
     Raises:
         FormatError: it is another pass, or a field is missing or out of range.
     """
-    fields = _parse(line)
+    fields = parse_line(line)
     if fields.get("pass") != number:
         raise FormatError(f"pass {fields.get('pass')!r:.20} begins where pass {number} is due: lines are lost.")
     state = fields.get("cursor")
@@ -232,23 +190,13 @@ def parse_pass(line: bytes, *, number: int) -> PassStart:
     return PassStart(cursor, _whole(fields, "batch_size", low=1), tail, _whole(fields, "replication", low=1))
 
 
-def parse_end(line: bytes, *, number: int) -> None:
-    """Check that a line ends pass `number`.
-
-    Raises:
-        FormatError: it ends another pass.
-    """
-    if _parse(line) != {"end": number}:
-        raise FormatError(f"a line that ends another pass than {number}, which is open.")
-
-
 def parse_sum(line: bytes) -> tuple[int, Sum]:
     """Return the number of steps in a running sum, and the sum.
 
     Raises:
         FormatError: a field is missing, of another type or out of range.
     """
-    fields = _parse(line)
+    fields = parse_line(line)
     value = fields.get("sum")
     if not isinstance(value, str) or _SUM.fullmatch(value) is None:
         raise FormatError("a `sum` that is not 32 hexadecimal digits.")
@@ -268,7 +216,7 @@ def parse_step(line: bytes) -> RecordedStep:
         if ids.max() < _MAX_NUMBER:  # numbers that do not fit were replaced by the greatest int64
             positions = _progression(int(plain[3]), int(plain[4]), ids.size)
             return RecordedStep(int(plain[1]), int(plain[2]), positions, ids)
-    fields = _parse(line)
+    fields = parse_line(line)
     ids = _numbers(fields, "ids")
     if "at" in fields:
         at = _numbers(fields, "at").tolist()
@@ -289,11 +237,10 @@ def parse_skipped(line: bytes) -> RecordedStep:
     Raises:
         FormatError: a field is missing, of another type or out of range.
     """
-    fields = _parse(line)
+    fields = parse_line(line)
     samples = fields.get("skipped")
-    if not isinstance(samples, list) or not all(
-        isinstance(each, list) and list(map(type, each)) == [int, int, str, str] for each in samples
-    ):
+    forms = [list(map(type, each)) if isinstance(each, list) else None for each in samples or ()]
+    if not isinstance(samples, list) or any(form != [int, int, str, str] for form in forms):
         raise FormatError("`skipped` is not a list of [position, sample id, shard, cause].")
     positions = _numbers({"position": [each[0] for each in samples]}, "position")
     ids = _numbers({"sample id": [each[1] for each in samples]}, "sample id")
@@ -307,11 +254,12 @@ def _progression(first: int, stride: int, count: int) -> Ids:
     return first + stride * np.arange(count, dtype=np.int64)
 
 
-def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+def parse_line(line: bytes) -> dict[str, Any]:
+    """Return the JSON object of a line.
 
-
-def _parse(line: bytes) -> dict[str, Any]:
+    Raises:
+        FormatError: it is none.
+    """
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as fault:
@@ -360,51 +308,247 @@ def missing_segment(name: str, names: Iterable[str]) -> str | None:
     return segment_name(name, min(missing)) if missing else None
 
 
-def open_segments(path: Path) -> BinaryIO:
-    """Open a file with its segments as one stream of bytes.
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file with its segments; a line may end in a later segment, and the last may have no end.
+
+    Lines of more than `MAX_LINE_BYTES` are yielded as far as that, and the rest as other lines.
 
     Raises:
         StoreError: the first cannot be opened.
         FormatError: one is not a plain file.
     """
-    return cast("BinaryIO", io.BufferedReader(_Joined(path)))
-
-
-class _Joined(io.RawIOBase):
-    """The bytes of a file and of its segments, one after the other."""
-
-    def __init__(self, path: Path) -> None:
-        self._parts = _opened(path)
-        self._part = next(self._parts)
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        """Read bytes into a buffer, and return their number; 0 at the end of the last segment."""
-        while not (count := self._part.readinto(buffer)):  # type: ignore[arg-type]  # a buffer of BufferedReader's
-            following = next(self._parts, None)
-            if following is None:
-                return 0
-            self._part.close()
-            self._part = following
-        return count
-
-    def close(self) -> None:
-        """Close the segment that is open."""
-        self._part.close()
-        super().close()
-
-
-def _opened(path: Path) -> Iterator[io.FileIO]:
+    line = b""
     for number in count():
         part = path.with_name(segment_name(path.name, number))
         if number and not part.exists():
-            return
+            break
         try:
-            yield open_regular(part, 0)
+            file = open_regular(part)
         except (StoreError, IsADirectoryError) as fault:
             raise FormatError(f"{part} is not a plain file: {fault.strerror}.", path=str(part)) from fault
         except OSError as fault:
             raise StoreError(f"ledger {part}: cannot be read: {fault.strerror}.", path=str(part)) from fault
+        with file:
+            while more := file.readline(MAX_LINE_BYTES + 1 - len(line)):
+                line += more
+                if line.endswith(b"\n") or len(line) > MAX_LINE_BYTES:
+                    yield line
+                    line = b""
+    if line:
+        yield line
+
+
+# ------------------------------------------------------------------ writing
+
+
+def claim_life(folder: str | Path) -> int:
+    """Create the folder of a new life of the run, and return its number, which is unique and counts from 1.
+
+    One process of a run claims the number and shares it with the other ranks.
+
+    Args:
+        folder: Folder of the ledger.
+
+    Raises:
+        StoreError: the folder cannot be written.
+
+    Examples:
+        >>> claim_life("runs/7/ledger"), claim_life("runs/7/ledger")
+        (1, 2)
+    """
+    check_folder(folder)
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        life = max((int(m[1]) for m in map(LIFE_FOLDER.fullmatch, os.listdir(folder)) if m), default=0)  # noqa: PTH208 - only names are needed
+        while True:
+            life += 1
+            with suppress(FileExistsError):  # another process was faster
+                _life_folder(folder, life).mkdir()
+                return life
+    except OSError as fault:
+        raise StoreError(f"ledger {folder}: no life can be claimed there: {fault.strerror}.") from fault
+
+
+def check_folder(folder: str | Path) -> None:
+    """Check that a ledger's place is a path: as a path, the address of a store would be a folder in this one.
+
+    Raises:
+        StoreError: it is an address.
+    """
+    if _ADDRESS.match(str(folder)):
+        raise StoreError(
+            f"the ledger {folder} is an address, and a ledger is written and checked in a local folder: give a path. "
+            "`smalti ledger check` fetches a ledger from a store; runs of `launch` and `train` with `log_samples` put "
+            "theirs there."
+        )
+
+
+class LedgerWriter:
+    """A writer of one rank's file of one life; not thread-safe. A context manager.
+
+    Lines are passed to the operating system before a call returns: they survive the death of this process, but not a
+    crash of the machine.
+
+    Args:
+        folder: the run's ledger, which all ranks may share.
+        life: number of this start of the run, the same on all ranks; see `claim_life`.
+        world: the world of the run, and the place of this rank in it.
+        mode: `steps` writes a line for each step; `digest` keeps a running sum of 128 bits, and writes it at `mark` and
+            at an epoch's end. It proves the same, but does not show which sample was wrong.
+
+    Raises:
+        StoreExists: this rank's file of that life exists.
+        StoreError: the file cannot be written.
+
+    Examples:
+        >>> dataset = StreamingDataset(remote="s3://bucket/users", shuffle=True)
+        >>> with LedgerWriter("runs/7/ledger", life=claim_life("runs/7/ledger"), world=World()) as ledger:
+        ...     steps = len(list(StreamingDataLoader(dataset, batch_size=5, ledger=ledger)))
+        >>> check_ledger("runs/7/ledger").ok
+        True
+    """
+
+    def __init__(self, folder: str | Path, *, life: int, world: World, mode: str = "steps") -> None:
+        if mode not in MODES:
+            raise ArgumentError(f"`mode` must be one of {', '.join(MODES)}, found {mode!r}.")
+        check_folder(folder)
+        life_folder = _life_folder(Path(folder), life)
+        self.path = life_folder / f"rank-{world.rank:05d}.jsonl"
+        self._is_digest = mode == "digest"
+        self.num_passes = 0
+        """Number of passes begun."""
+        self._steps = 0
+        self._sum = Sum()
+        self._unsummed: list[tuple[int, Ids, Ids]] = []
+        self._descriptor = -1
+        try:
+            life_folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        except FileExistsError as fault:
+            raise StoreExists(
+                f"ledger {self.path}: rank {world.rank} has written life {life} before; each start of a run needs a "
+                "number of its own, from `claim_life`.",
+                path=str(self.path),
+            ) from fault
+        except OSError as fault:
+            raise self._failed(fault) from fault
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+        versions = {"smalti": __version__, "numpy": np.__version__, "python": platform.python_version()}
+        self._append({"smalti_ledger": LEDGER_VERSION, "life": life, "world": asdict(world), "versions": versions})
+
+    def begin_pass(self, start: PassStart) -> None:
+        """Record that an iteration begins. It supersedes samples after its cursor that were taken before.
+
+        Raises:
+            ValueError: the mode is `digest` and the order is MosaicML's, whose positions depend on the world.
+        """
+        if self._is_digest and start.cursor.algorithm != WINDOW:
+            raise ArgumentError(
+                f"mode 'digest' is not for MosaicML's order {start.cursor.algorithm!r}: a sum of its positions proves "
+                "nothing; use mode 'steps'."
+            )
+        head = {"pass": self.num_passes, "batch_size": start.batch_size, "tail": start.tail}
+        self._append({**head, "replication": start.replication, "cursor": start.cursor.to_state()})
+        self.num_passes += 1
+        self._steps, self._sum, self._unsummed = 0, Sum(), []
+
+    def record(self, step: int, epoch: int, positions: Ids, ids: Ids, skipped: Sequence[SkippedSample] = ()) -> None:
+        """Record the samples of one step, before the step takes effect.
+
+        Args:
+            step: steps since the pass began, 0-based.
+            epoch: epoch of the pass.
+            positions: int64, shape (n,): positions in the epoch's order, -1 for a repeat.
+            ids: int64, shape (n,): sample ids.
+            skipped: planned samples of the step that were not read; none of them is among `positions`.
+        """
+        positions, ids = np.asarray(positions), np.asarray(ids)
+        if not self.num_passes or positions.ndim != 1 or positions.shape != ids.shape:
+            raise ArgumentError(
+                f"`positions` and `ids` of a step must be vectors of one length, after `begin_pass`; found shapes "
+                f"{positions.shape} and {ids.shape}, and {self.num_passes} passes begun."
+            )
+        lines: list[dict[str, Any]] = []
+        if skipped:
+            samples = [[each.position, each.sample_id, each.shard, each.cause] for each in skipped]
+            lines.append({"skipped": samples, "step": step, "epoch": epoch})
+        if not self._is_digest:
+            self._append(*lines, _step_line(step, epoch, positions, ids))
+            return
+        if skipped:
+            self._append(*lines)
+            positions = np.append(positions, np.array([each.position for each in skipped], np.int64))
+            ids = np.append(ids, np.array([each.sample_id for each in skipped], np.int64))
+        self._steps = step + 1
+        self._unsummed.append((epoch, positions.copy(), ids.copy()))  # the caller may reuse the arrays
+        if len(self._unsummed) == _STEPS_PER_SUM:
+            self._update_sum()
+
+    def mark(self) -> None:
+        """Write the running sum in mode `digest`; call it on every rank after a step whose state is saved."""
+        if self._is_digest and self._steps:
+            self._update_sum()
+            total = {"samples": self._sum.samples, "repeats": self._sum.repeats}
+            self._append({"sum": f"{self._sum.value:032x}", "steps": self._steps, **total})
+
+    def end_pass(self) -> None:
+        """Record that the iteration reached the end of its epoch."""
+        self.mark()
+        self._append({"end": self.num_passes - 1})
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._close()
+        self._descriptor = -1
+
+    def __enter__(self) -> "LedgerWriter":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _update_sum(self) -> None:
+        """Add the steps that were recorded since the last call to the sum."""
+        for epoch in {epoch for epoch, _, _ in self._unsummed}:
+            parts = [(positions, ids) for its_epoch, positions, ids in self._unsummed if its_epoch == epoch]
+            positions, ids = map(np.concatenate, zip(*parts, strict=True))
+            self._sum += sum_of(epoch, positions, ids)
+        self._unsummed = []
+
+    def _append(self, *lines: dict[str, Any]) -> None:
+        texts = [json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in lines]
+        unwritten = memoryview("".join(texts).encode("ascii"))
+        try:
+            while unwritten:
+                unwritten = unwritten[os.write(self._descriptor, unwritten) :]
+        except OSError as fault:
+            raise self._failed(fault) from fault
+
+    def _failed(self, fault: OSError) -> StoreError:
+        return StoreError(
+            f"ledger {self.path}: cannot be written: {fault.strerror}. Make room, or train without a ledger.",
+            path=str(self.path),
+        )
+
+
+def _life_folder(folder: Path, life: int) -> Path:
+    return folder / f"life-{life:05d}"
+
+
+def _step_line(step: int, epoch: int, positions: Ids, ids: Ids) -> dict[str, Any]:
+    """Return the line of a step; position -1 marks a repeat."""
+    line: dict[str, Any] = {"step": step, "epoch": epoch}
+    real = positions >= 0
+    repeats = [] if real.all() else ids[~real].tolist()
+    if repeats:
+        positions, ids = positions[real], ids[real]
+    stride = int(positions[1] - positions[0]) if positions.size > 1 else 1
+    if positions.size and stride > 0 and (np.diff(positions) == stride).all():
+        line["at"] = [int(positions[0]), stride]
+    else:
+        line["positions"] = positions.tolist()
+    line["ids"] = ids.tolist()
+    if repeats:
+        line["repeats"] = repeats
+    return line

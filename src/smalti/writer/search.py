@@ -151,7 +151,8 @@ class PredicateSearch(SampleSearch):
         Raises:
             SchemaError: it lacks a column.
         """
-        rows = [(content.manifest.schema.columns(), content.manifest.logical)]
+        own = content.manifest.schema.columns(), content.manifest.logical
+        rows: list[tuple[Mapping[str, str], Mapping[str, Any]]] = [own]
         rows += [(entry.columns, entry.logical) for entry in content.entries]
         places: dict[str, int] = {}  # of every column but those that mark nulls: the row that it lies in
         for row, (encodings, logical) in enumerate(rows):
