@@ -2,22 +2,19 @@
 
 import numpy as np
 
-from smalti.stream.opened import AlignedShards
+from smalti.stream.opened import align_shards, with_aligned
 
 # Three streams of 3, 2 and 2 shards; columns were added twice to the first, never to the second, once to the third:
 #   streams 0 1 2 | 3 4 | 5 6     additions to the first 7 8 9 and 10 11 12     to the third 13 14
-ALIGNED = AlignedShards.of([3, 2, 2], [2, 0, 1])
+ALIGNED = align_shards([3, 2, 2], [2, 0, 1])
 
 
 def test_each_shard_is_aligned_with_one_shard_of_each_addition():
-    assert ALIGNED.num_levels == 2
-    assert ALIGNED.at(0, np.arange(7)).tolist() == [7, 8, 9, -1, -1, 13, 14]
-    assert ALIGNED.at(1, np.arange(7)).tolist() == [10, 11, 12, -1, -1, -1, -1]
-    assert [ALIGNED.of_shard(shard) for shard in (1, 3, 6)] == [[8, 11], [], [14]]
+    assert ALIGNED.tolist() == [[7, 8, 9, -1, -1, 13, 14], [10, 11, 12, -1, -1, -1, -1]]
 
 
 def test_shards_are_followed_by_their_aligned_shards_with_the_place_of_each():
-    shards, places = ALIGNED.with_aligned(np.array([6, 0, 4, 0]))
+    shards, places = with_aligned(ALIGNED, np.array([6, 0, 4, 0]))
     assert shards.tolist() == [6, 14, 0, 7, 10, 4, 0, 7, 10]
     assert places.tolist() == [0, 0, 1, 1, 1, 2, 3, 3, 3]
-    assert [part.tolist() for part in ALIGNED.with_aligned(np.zeros(0, np.int64))] == [[], []]
+    assert [part.tolist() for part in with_aligned(ALIGNED, np.zeros(0, np.int64))] == [[], []]

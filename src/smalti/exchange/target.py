@@ -14,7 +14,8 @@ Also here: the content of a version at the source, which is its header, its shar
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
@@ -146,8 +147,6 @@ class CopyTarget:
     newest: Header | None
     headers: Mapping[int, Header]
     """All headers by number."""
-    _live: dict[int, int] | None = field(default=None, repr=False)
-    _listed: dict[int, int] | None = field(default=None, repr=False)
 
     @classmethod
     def read(cls, store: Store) -> "CopyTarget":
@@ -231,7 +230,7 @@ class CopyTarget:
         fenced = set() if self.newest is None else {*owners} & {*self.newest.fenced}
         for file in files if fenced else ():
             owner = content.owner_of(file.basename)
-            if owner in fenced and _hash(file.basename) not in self._needed():
+            if owner in fenced and _hash(file.basename) not in self._needed:
                 raise CatalogError(
                     f"{self.store.locate(file.basename)}: a vacuum at the target removes the objects of write {owner}, "
                     "and could still remove what is copied now. Nothing was copied. Copy to another place, or call "
@@ -254,13 +253,10 @@ class CopyTarget:
             files: Its files.
             is_checked: Read every object that is there, and copy it again if it is damaged.
         """
-        if self._listed is None:
-            self._listed = {_hash(info.key): info.num_bytes for info in self.store.list()}
-        listed = self._listed
         is_local = self.store.local_path("x") is not None
         for file in files:
             key, owner = file.basename, content.owner_of(file.basename)
-            is_there = listed.get(_hash(key)) == file.num_bytes
+            is_there = self._listed.get(_hash(key)) == file.num_bytes
             if is_there and self.is_needed(file):
                 if is_checked and not is_whole(self.store, hashed(content.store, file)):
                     yield file
@@ -273,13 +269,17 @@ class CopyTarget:
 
     def is_needed(self, file: FileInfo) -> bool:
         """Return whether a version that can be opened names this object, with this size."""
-        return self._needed().get(_hash(file.basename)) == file.num_bytes
+        return self._needed.get(_hash(file.basename)) == file.num_bytes
 
+    @cached_property
+    def _listed(self) -> Mapping[int, int]:
+        """Size by hash of the name of all objects, when they were first asked for."""
+        return {_hash(info.key): info.num_bytes for info in self.store.list()}
+
+    @cached_property
     def _needed(self) -> Mapping[int, int]:
-        """Return size by hash of the name of all objects that versions need which can be opened."""
-        if self._live is not None:
-            return self._live
-        self._live = {}
+        """Size by hash of the name of all objects that versions need which can be opened."""
+        needed: dict[int, int] = {}
         contents: set[tuple[str, str]] = set()
         segments: set[str] = set()  # which versions share
         for header in self.usable():
@@ -290,13 +290,13 @@ class CopyTarget:
             others = [*live_keys(self.store, header.sidecars), *erased_keys(header)]
             for sha256, shards in tables_in(read_manifest(self.store, header, recount=False).shards):
                 if not sha256 or sha256 not in segments:
-                    self._live |= {_hash(name): size for part in stored_sizes_of(shards) for name, size in part}
+                    needed |= {_hash(name): size for part in stored_sizes_of(shards) for name, size in part}
                     others += block_files_of(shards)
                     segments.add(sha256)
             for key in others:
                 with suppress(StoreNotFound):  # copied again
-                    self._live[_hash(key)] = self.store.size(key)
-        return self._live
+                    needed[_hash(key)] = self.store.size(key)
+        return needed
 
     def _is_published(self, owner: str) -> bool:
         is_remembered = self.newest is not None and owner in self.newest.writes

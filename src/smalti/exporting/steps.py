@@ -17,40 +17,43 @@ wait for it. Names that begin with `_` are ignored by readers of folders of Parq
 import hashlib
 import json
 import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from smalti.errors import (
     ArgumentError,
     CatalogError,
     FormatError,
-    MixedSplitsWarning,
     SchemaError,
     StoreError,
     StoreExists,
     StoreNotFound,
 )
-from smalti.exporting import parquet, webdataset
+from smalti.exporting import webdataset
 from smalti.format import load_strict, parse_byte_count
 from smalti.format.index import MAX_INDEX_BYTES
-from smalti.format.reading.arrow import encode_schema
+from smalti.format.reading.arrow import STORED_AS, encode_schema
 from smalti.storage import Place, Store, open_store
 from smalti.storage.local import sync_path
 from smalti.storage.opening import check_apart
 from smalti.storage.store import put_own, temporary_name
 from smalti.stream import StreamOptions
 from smalti.stream.arrow import ArrowReader, RowSpan, group_spans, spans_of
-from smalti.stream.shard_set import ShardSet, find_shard_set
+from smalti.stream.shard_set import ShardSet, load_shard_set
 
 Format = Literal["webdataset", "parquet"]
 _MAX_WORKERS = 16
+_ROW_GROUP_BYTES = 32 << 20  # of Parquet, in memory; readers load and skip a row group as a whole
+_COMPRESSED_ALREADY = (b"jpeg", b"png")
 _COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 _DEFAULT_LIMIT = "512mb"
 RECORD = "_smalti_export.json"
@@ -149,22 +152,21 @@ def export(  # noqa: PLR0913 -- the options of one call
     limit = parse_byte_count(size_limit, what="`size_limit`")
     source, target = open_store(place), open_store(to)
     check_apart(source, target, advice="export to another place")
-    with warnings.catch_warnings():  # each split gets a folder of its own
-        warnings.simplefilter("ignore", MixedSplitsWarning)
-        found = find_shard_set(StreamOptions(source.url, split, version, tag, store=source, allow_unsafe_types=True))
+    # No warning of splits: each gets a folder of its own.
+    found = load_shard_set(StreamOptions(source.url, split, version, tag, store=source, allow_unsafe_types=True))
     reader = ArrowReader.of(found, columns)
     if not reader.columns:
         raise SchemaError("the export has no columns: name at least one in `columns`")
     is_parquet, codec = format == "parquet", compression or "zstd"
     members = [] if is_parquet else webdataset.member_plans(reader.columns, names or {}, reader.logical)
-    suffix = parquet.SUFFIX if is_parquet else webdataset.SUFFIX
+    suffix = ".parquet" if is_parquet else webdataset.SUFFIX
     plans = _plan_files(spans_of(found), suffix, limit, webdataset.OVERHEAD * len(members))
     facts = _facts(found, reader, limit, codec if is_parquet else None, members)
 
     def write(plan: FilePlan) -> int:
         with _new_object(target, plan.key) as path:
             if is_parquet:
-                parquet.write_parquet(path, reader, plan.spans, codec)
+                _write_parquet(path, reader, plan.spans, codec)
             else:
                 webdataset.write_tar(path, reader, plan.spans, members)
             return path.stat().st_size
@@ -360,6 +362,37 @@ def _encode(
     ]
     record = {"smalti_export": _FORMAT, "complete": is_complete, **facts, "files": files}
     return json.dumps(record, indent=1).encode()
+
+
+def _write_parquet(path: Path, reader: ArrowReader, spans: Iterable[RowSpan], compression: str) -> None:
+    """Write the samples of these spans to a new file; memory holds one row group."""
+    schema = reader.schema
+    codecs = {field.name: compression for field in schema if not _is_image(field)}
+    words = [field.name for field in schema if _repeats(field.type)]
+    with pq.ParquetWriter(
+        path,
+        schema,
+        compression=codecs or "none",
+        use_dictionary=words or False,
+        write_statistics=[field.name for field in schema if not _is_image(field)] or False,
+    ) as writer:
+        batches = chain.from_iterable(map(reader.batches, spans))
+        while (batch := next(batches, None)) is not None:
+            group, num_bytes = [batch], batch.nbytes
+            while num_bytes < _ROW_GROUP_BYTES and (batch := next(batches, None)) is not None:
+                group.append(batch)
+                num_bytes += batch.nbytes
+            table = pa.Table.from_batches(group, schema)
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+
+def _is_image(field: pa.Field) -> bool:
+    return (field.metadata or {}).get(STORED_AS) in _COMPRESSED_ALREADY
+
+
+def _repeats(kind: pa.DataType) -> bool:
+    """Return whether a dictionary of values is worth trying: for words and integers, not for arrays and files."""
+    return bool(pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind))
 
 
 @contextmanager

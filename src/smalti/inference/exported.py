@@ -96,7 +96,9 @@ def export(
                 shutil.copyfile(path, fresh / path.name)
         original = _Probabilities(copy.deepcopy(predictor.model)).eval()
         original.to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stub lacks it
-        pixels = _pixels(images, predictor.classifier.image_size)
+        side = predictor.classifier.image_size
+        generated = np.random.default_rng(0).integers(0, 256, (_TRIED, side, side, 3), np.uint8)
+        pixels = torch.from_numpy(decode_batch(images, size=side) if images else generated)
         _write_program(original, pixels, fresh)
         found = Exported(str(target), len(pixels), *_differences(predictor.of_pixels(pixels.numpy()), pixels, fresh))
         fresh.rename(target)
@@ -115,12 +117,6 @@ class _Probabilities(nn.Module):
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         scaled = normalised(pixels.permute(0, 3, 1, 2), channels_last=True)
         return logits_of(self.model(scaled)).float().softmax(dim=1)
-
-
-def _pixels(images: Sequence[bytes], size: int) -> torch.Tensor:
-    if images:
-        return torch.from_numpy(decode_batch(images, size=size))
-    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, (_TRIED, size, size, 3), np.uint8))
 
 
 def _write_program(original: nn.Module, pixels: torch.Tensor, folder: Path) -> None:

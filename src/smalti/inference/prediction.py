@@ -218,32 +218,26 @@ def _predict_frame(work: _Predicting, frame: Any) -> Any:
 
 
 def _predict_spark(work: _Predicting, frame: "DataFrame", samples: Predictions) -> "DataFrame":
+    import pandas as pd
     from pyspark.sql import functions
 
     use_driver_python(frame.sparkSession)
     fields = ",".join(f"`{name}`:{_spark_type_of(name, values)}" for name, values in samples.items())
-    predicted = functions.pandas_udf(_pandas_function(work), f"struct<{fields}>")
+    bare = replace(work, prefix="")
+
+    def of_frames(batches: "Iterator[pd.DataFrame]") -> "Iterator[pd.DataFrame]":  # is pickled by value
+        for frames in batches:
+            answers = bare(_columns_of(frames), lambda _: f"an image of column {bare.column!r}")
+            yield pd.DataFrame({name: _nested(values) for name, values in answers.items()})
+
+    of_frames.__annotations__ = {"batches": Iterator[pd.DataFrame], "return": Iterator[pd.DataFrame]}
+    predicted = functions.pandas_udf(of_frames, f"struct<{fields}>")
     place = f"_{work.prefix}prediction"
     added = [functions.col(f"`{place}`.`{name}`").alias(f"{work.prefix}{name}") for name in samples]
     own = [functions.col(f"`{name}`") for name in frame.columns]
     inputs = own if work.column is None else [functions.col(f"`{work.column}`")]
     whole = frame.withColumn(place, predicted(functions.struct(*inputs)))
     return whole.select(*own, *added)
-
-
-def _pandas_function(work: _Predicting) -> Any:
-    """Return a function for Spark, which is pickled by value; the predictor is unpickled once in each process."""
-    import pandas as pd
-
-    bare = replace(work, prefix="")
-
-    def of_frames(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for samples in batches:
-            answers = bare(_columns_of(samples), lambda _: f"an image of column {bare.column!r}")
-            yield pd.DataFrame({name: _nested(values) for name, values in answers.items()})
-
-    of_frames.__annotations__ = {"batches": Iterator[pd.DataFrame], "return": Iterator[pd.DataFrame]}
-    return of_frames
 
 
 # ------------------------------------------------------------ values

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat, zip_longest
 from pathlib import Path
 from typing import Protocol
 
@@ -27,7 +27,6 @@ from smalti.ledger.reading import (
     PassSpan,
     RankFile,
     order_passes,
-    owner_of,
     read_claims,
     read_files,
 )
@@ -217,9 +216,16 @@ class _Check:
         for claims, span in self._claims():
             for line in claims.damage:
                 self.report.add("damaged", line, life=span.life, rank=claims.file.world.rank)
-            counting = self._counting(claims, span)
-            if not span.sums and not self._cover(claims, span, counting):
-                return
+            counting, epoch = self._counting(claims, span), self.epochs[span.epoch]
+            if not span.sums:
+                try:
+                    duplicates = epoch.coverage.add(_keys(claims, span)[counting])
+                except FormatError as fault:
+                    rank = claims.file.world.rank
+                    self.report.add("damaged", f"{claims.file.path}: {fault}", life=span.life, rank=rank)
+                    return
+                epoch.duplicates += duplicates[: max(0, MAX_LISTED - len(epoch.duplicates))].tolist()
+                self.report.count("double", duplicates.size)
             self._count_others(claims, span, counting)
             if (plan := self._plan(span)) is not None:
                 self._compare(claims, span, counting, plan)
@@ -232,15 +238,12 @@ class _Check:
     def _claims(self) -> Iterator[tuple[Claims, PassSpan]]:
         by_pass = {(span.life, span.number): span for span in self.spans}
         for first in range(0, len(self.files), _FILES_AT_ONCE):
-            readers = [read_claims(file) for file in self.files[first : first + _FILES_AT_ONCE]]
-            while readers:
-                turns = [(reader, next(reader, None)) for reader in readers]
-                readers = [reader for reader, claims in turns if claims is not None]
-                for _, claims in turns:
-                    if claims is not None:
-                        span = by_pass[claims.file.life, claims.pass_number]
-                        if self._is_of_member(claims.file.world.rank, span):
-                            yield claims, span
+            readers = map(read_claims, self.files[first : first + _FILES_AT_ONCE])
+            for claims in chain.from_iterable(zip_longest(*readers)):
+                if claims is not None:
+                    span = by_pass[claims.file.life, claims.pass_number]
+                    if self._is_of_member(claims.file.world.rank, span):
+                        yield claims, span
 
     def _is_of_member(self, rank: int, span: PassSpan) -> bool:
         return rank % span.start.replication == self.member % span.start.replication
@@ -275,17 +278,6 @@ class _Check:
         reasons = repeat(f"the epoch has {span.start.cursor.epoch_size} samples")
         self._add_all("outside", claims, span, np.flatnonzero(outside), reasons)
         return np.flatnonzero(counts & ~outside)
-
-    def _cover(self, claims: Claims, span: PassSpan, counting: Ids) -> bool:
-        epoch = self.epochs[span.epoch]
-        try:
-            duplicates = epoch.coverage.add(_keys(claims, span)[counting])
-        except FormatError as fault:
-            self.report.add("damaged", f"{claims.file.path}: {fault}", life=span.life, rank=claims.file.world.rank)
-            return False
-        epoch.duplicates += duplicates[: max(0, MAX_LISTED - len(epoch.duplicates))].tolist()
-        self.report.count("double", duplicates.size)
-        return True
 
     def _count_others(self, claims: Claims, span: PassSpan, counting: Ids) -> None:
         """Count the repeats and the skipped samples of claims that count."""
@@ -370,19 +362,17 @@ class _Check:
         plan = self._plan(span)
         if total.samples != end - begin:
             self.report.add("sum", f"{where}: {total.samples} samples were taken of {positions}.", **facts)
-        elif plan is not None and total.value != self._planned_sum(span.epoch, begin, end, plan).value:
-            self.report.add("sum", f"{where}: other samples were taken than {positions} have.", **facts)
+        elif plan is not None:
+            planned = Sum()
+            for first in range(begin, end, _POSITIONS_AT_ONCE):
+                some = np.arange(first, min(first + _POSITIONS_AT_ONCE, end), dtype=np.int64)
+                planned += sum_of(span.epoch, some, plan.ids_at(some))
+            self.report.compared += end - begin
+            if total.value != planned.value:
+                self.report.add("sum", f"{where}: other samples were taken than {positions} have.", **facts)
         epoch = self.epochs[span.epoch]
         self.report.count("double", epoch.coverage.add_span(begin, end))
         epoch.repeats += total.repeats if span.repeats_count else 0
-
-    def _planned_sum(self, epoch: int, begin: int, end: int, plan: Plan) -> Sum:
-        total = Sum()
-        for first in range(begin, end, _POSITIONS_AT_ONCE):
-            positions = np.arange(first, min(first + _POSITIONS_AT_ONCE, end), dtype=np.int64)
-            total += sum_of(epoch, positions, plan.ids_at(positions))
-        self.report.compared += end - begin
-        return total
 
     # ------------------------------------------------------------------ epochs
 
@@ -432,7 +422,14 @@ class _Check:
 
     def _add_gap(self, spans: list[PassSpan], start: int, stop: int) -> None:
         span = next((one for one in reversed(spans) if one.start.cursor.samples <= start), spans[-1])
-        what, rank = ("sample" if span.by_sample else "position"), owner_of(span, start)
+        what, rank = ("sample" if span.by_sample else "position"), None
+        world, begin = span.worlds[0], span.start.cursor.samples
+        if not span.by_sample and span.start.replication == 1 and start >= begin:
+            host = start % world.num_hosts
+            # Number of the position among those of its host after the cursor.
+            number = (start - begin - (host - begin) % world.num_hosts) // world.num_hosts
+            owner = (host, number % world.ranks_on_host)  # had to take the position, if it left a file
+            rank = next((other.rank for other in span.worlds if (other.host, other.host_rank) == owner), None)
         where = f"{what} {start}" if stop == start + 1 else f"{what}s {start} to {stop - 1}"
         who = "" if rank is None else f" by rank {rank}" if stop == start + 1 else f", the first by rank {rank}"
         due = "" if span.by_sample else f"; due in life {span.life}{who}"

@@ -255,18 +255,6 @@ def order_passes(files: list[RankFile], report: LedgerReport) -> list[PassSpan]:
     return spans[::-1]
 
 
-def owner_of(span: PassSpan, position: int) -> int | None:
-    """Return the rank that had to take a position in a pass; None if it left no file, or with replication."""
-    world, begin = span.worlds[0], span.start.cursor.samples
-    if span.by_sample or span.start.replication != 1 or position < begin:
-        return None
-    host = position % world.num_hosts
-    # Number of the position among those of its host after the cursor.
-    number = (position - begin - (host - begin) % world.num_hosts) // world.num_hosts
-    owner = (host, number % world.ranks_on_host)
-    return next((other.rank for other in span.worlds if (other.host, other.host_rank) == owner), None)
-
-
 def read_claims(file: RankFile) -> Iterator[Claims]:
     """Yield the samples in the file's steps, pass by pass, some tens of thousands at a time."""
     number, size = -1, 0  # samples and lines

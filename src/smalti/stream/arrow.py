@@ -70,31 +70,17 @@ def group_spans(spans: Sequence[RowSpan], size_limit: int, overhead: int = 0) ->
     groups: list[list[RowSpan]] = []
     free = 0
     for span in spans:
-        for piece in _cut(span, size_limit, overhead):
-            size = _size(piece, overhead)
+        count = span.end - span.begin
+        pieces = max(1, min(count, -(-(span.num_bytes + overhead * count) // size_limit)))  # a sample is never cut
+        for begin, end in pairwise(span.begin + count * number // pieces for number in range(pieces + 1)):
+            piece = replace(span, begin=begin, end=end, first_row=span.first_row + begin - span.begin)
+            size = piece.num_bytes + overhead * (end - begin)
             if size > free:
                 groups.append([])
                 free = size_limit
             groups[-1].append(piece)
             free -= size
     return groups
-
-
-def _size(span: RowSpan, overhead: int) -> int:
-    return span.num_bytes + overhead * (span.end - span.begin)
-
-
-def _cut(span: RowSpan, size_limit: int, overhead: int) -> list[RowSpan]:
-    """Return a span in pieces that fit a group; a single sample is never cut."""
-    count = span.end - span.begin
-    pieces = min(count, -(-_size(span, overhead) // size_limit))
-    if pieces < 2:
-        return [span]
-    ends = [span.begin + count * number // pieces for number in range(pieces + 1)]
-    return [
-        replace(span, begin=begin, end=end, first_row=span.first_row + begin - span.begin)
-        for begin, end in pairwise(ends)
-    ]
 
 
 class RowFilter(Protocol):
@@ -146,7 +132,8 @@ class ArrowReader:
         plain = cls(found.store, found.columns, logical, chosen, as_stored)
         plain._check_columns(found)
         known = dict(first_arrays or {})
-        unclear = [] if as_stored else [name for name in plain._of_unknown_axes() if name not in known]
+        candidates = () if as_stored else found.columns if names is None else names
+        unclear = [name for name in candidates if name not in known and _has_unknown_axes(found.columns.get(name, ""))]
         known |= _first_arrays(found, unclear) if unclear else {}
         reader = replace(plain, first_arrays=known)
         _ = reader.columns
@@ -245,15 +232,11 @@ class ArrowReader:
                     column=min(others),
                 )
 
-    def _of_unknown_axes(self) -> list[str]:
-        """Return the columns of arrays whose encoding does not say how many axes they have."""
-        found = []
-        for name in self.encodings if self.names is None else self.names:
-            if self.encodings.get(name, "").startswith("ndarray"):
-                codec = parse_encoding(self.encodings[name])
-                if isinstance(codec, NdArray) and codec.shape is None:
-                    found.append(name)
-        return found
+
+def _has_unknown_axes(encoding: str) -> bool:
+    """Return whether an encoding is of arrays and does not say how many axes they have."""
+    codec = parse_encoding(encoding) if encoding.startswith("ndarray") else None
+    return isinstance(codec, NdArray) and codec.shape is None
 
 
 def _first_arrays(opened: ShardSet, names: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ with all shards that are aligned with it. Not here: how one shard set is found (
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -31,7 +31,6 @@ from smalti.stream.shard_set import ConcatenatedShards, ShardSet, find_shard_set
 from smalti.stream.stream import StreamOptions
 
 Ids = NDArray[np.int64]
-_NONE = -1
 _MAX_READ_TOGETHER = 1 << 12  # samples of one list whose blocks are fetched together
 Version = tuple[int, str]
 """Number and digest of a version; the number is 0 for a set without versions."""
@@ -44,24 +43,18 @@ class OpenStreams:
     the first.
     """
 
-    def __init__(self, options: Sequence[StreamOptions], cache_limit: int | None = None) -> None:
-        """Read the manifests; no shard is fetched yet.
+    def __init__(self, streams: Sequence[StreamOptions | ShardSet], cache_limit: int | None = None) -> None:
+        """Read the manifests of the streams that are not shard sets which were found before; no shard is fetched yet.
 
         `cache_limit` is for the local copies of all streams together, in bytes; None for no limit.
 
         Raises:
             SmaltiError: the classes that `find_shard_set` names.
         """
-        sets = with_descriptors(lambda: tuple(map(find_shard_set, options)))
+        sets = with_descriptors(
+            lambda: tuple(each if isinstance(each, ShardSet) else find_shard_set(each) for each in streams)
+        )
         self._lay_out(sets, with_descriptors(lambda: _cache_of(sets, cache_limit)))
-
-    @classmethod
-    def of_sets(cls, sets: Iterable[ShardSet], cache_limit: int | None = None) -> "OpenStreams":
-        """Return shard sets that were found before, opened together."""
-        opened = cls.__new__(cls)
-        found = tuple(sets)
-        opened._lay_out(found, with_descriptors(lambda: _cache_of(found, cache_limit)))
-        return opened
 
     def _lay_out(self, sets: tuple[ShardSet, ...], cache: ShardCache) -> None:
         self.sets = sets
@@ -83,9 +76,8 @@ class OpenStreams:
         self._types = None if is_same and types[0] is None else types[:1] if is_same else types
         """The logical types of every stream, a single entry if they are the same in all; None if there are none."""
         self.cache = cache
-        self._aligned = cache.aligned if isinstance(cache, JoinedCache) else None
-        self._shards_per_sample = 1 if self._aligned is None else 1 + self._aligned.num_levels
-        """The most shards that hold columns of one sample."""
+        self._aligned: Sequence[Ids] = tuple(cache.aligned) if isinstance(cache, JoinedCache) else ()
+        """For each addition of columns, the shards that are aligned with the streams'; -1 where there is none."""
 
     def __getstate__(self) -> tuple[tuple[ShardSet, ...], ShardCache]:
         return self.sets, self.cache  # all else is computed from them, in memory proportional to the shards
@@ -121,13 +113,21 @@ class OpenStreams:
         row = sample_id - (ends[number - 1] if number else 0)
         shard = self.cache.shard(number, row)
         try:
-            stored = shard[row] if self._aligned is None else self._joined_sample(number, row)
+            stored = shard[row]
+            if self._aligned:
+                for aligned in self._aligned:
+                    if aligned[number] >= 0:
+                        stored |= self.cache.shard(int(aligned[number]), row)[row]
+                stored = self._in_order(stored, number)
             if self._types is None:
                 return stored
             types = self._types[0 if len(self._types) == 1 else int(self.stream_of(np.array(sample_id)))]
             return stored if types is None else types.sample(stored)
         except FormatError as error:
-            raise self._with_sample(error, sample_id) from error
+            digest = self.sets[int(self.stream_of(np.array([sample_id]))[0])].manifest.digest
+            where = f"sample {sample_id} of {self.root}, version digest {digest[:12]}"
+            facts = error.facts | {"sample_id": sample_id, "digest": digest}
+            raise type(error)(f"{where}: {error.message}", **facts) from error
 
     def batch(self, sample_ids: Ids, *, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Any]:
         """Return samples as columns, in the order of `sample_ids`; thread-safe.
@@ -146,7 +146,13 @@ class OpenStreams:
             SchemaError: shards of the batch have different columns, or its streams different logical types.
         """
         try:
-            stored, types = self._stored_batch(sample_ids, out), self._types_of(sample_ids)
+            numbers, rows = self._locate(sample_ids)
+            needed = sorted(set(numbers.tolist())) or [0]  # an empty batch takes its columns from the first shard
+            if len(needed) * (1 + len(self._aligned)) <= self.cache.max_open:
+                stored = self._batch(needed, numbers, rows, out)
+            else:
+                stored = filled(self._batch_in_parts(needed, numbers, rows), out)
+            types = self._types_of(sample_ids)
             return stored if types is None else types.batch(stored)
         except FormatError as error:
             if "sample" in error.facts:  # one value is wrong, not a shard
@@ -197,20 +203,12 @@ class OpenStreams:
         numbers, rows = self._locate(np.unique(sample_ids))
         needed, begins = np.unique(numbers, return_index=True)
         parts = np.split(rows, begins[1:])
-        for level in range(-1, 0 if self._aligned is None else self._aligned.num_levels):
-            shards = needed if level < 0 or self._aligned is None else self._aligned.at(level, needed)
+        for shards in (needed, *(aligned[needed] for aligned in self._aligned)):
             yield {int(shard): part for shard, part in zip(shards, parts, strict=True) if shard >= 0}
 
     def close(self) -> None:
         """Close open shards and end fetching threads."""
         self.cache.close()
-
-    def _stored_batch(self, sample_ids: Ids, out: Mapping[str, NDArray[Any]] | None) -> dict[str, Any]:
-        numbers, rows = self._locate(sample_ids)
-        needed = sorted(set(numbers.tolist())) or [0]  # an empty batch takes its columns from the first shard
-        if len(needed) * self._shards_per_sample <= self.cache.max_open:
-            return self._batch(needed, numbers, rows, out)
-        return filled(self._batch_in_parts(needed, numbers, rows), out)
 
     def _types_of(self, sample_ids: Ids) -> "LogicalTypes | None":
         """Return the logical types of a batch by column; None if all values are returned as stored.
@@ -232,19 +230,6 @@ class OpenStreams:
                 )
         return self._types[first]
 
-    def _with_sample(self, error: FormatError, sample_id: int) -> FormatError:
-        """Return the same error, with the sample and version in its message."""
-        digest = self.sets[int(self.stream_of(np.array([sample_id]))[0])].manifest.digest
-        where = f"sample {sample_id} of {self.root}, version digest {digest[:12]}"
-        facts = error.facts | {"sample_id": sample_id, "digest": digest}
-        return type(error)(f"{where}: {error.message}", **facts)
-
-    def _joined_sample(self, number: int, row: int) -> dict[str, Any]:
-        sample = self.cache.shard(number, row)[row]
-        for aligned in self._aligned.of_shard(number) if self._aligned is not None else ():
-            sample |= self.cache.shard(aligned, row)[row]
-        return self._in_order(sample, number)
-
     def _set_of_shard(self, number: int) -> ShardSet:
         """Return the shard set that a shard belongs to."""
         return self.sets[bisect_right(self._set_ends, number)]
@@ -261,6 +246,9 @@ class OpenStreams:
 
         `needed` has shard numbers, sorted and distinct; `numbers` and `rows` each sample's shard number and its row
         there.
+
+        Raises:
+            SchemaError: columns were added to some of the streams only.
         """
         which = np.searchsorted(np.array(needed), numbers) if len(needed) > 1 else np.zeros(len(rows), np.int64)
 
@@ -270,37 +258,27 @@ class OpenStreams:
 
         columns = batch_of(self.cache.shards(needed, rows_of_each), which, rows, out)
         self.cache.done(needed)
-        if self._aligned is None:
+        if not self._aligned:
             return columns
-        for level in range(self._aligned.num_levels):
-            aligned = self._aligned_shards(level, needed)
-            if aligned:
-                columns |= batch_of(self.cache.shards(aligned, rows_of_each), which, rows, out)
-                self.cache.done(aligned)
+        for numbers_of in self._aligned:
+            aligned = numbers_of[needed].tolist()
+            if max(aligned) < 0:  # no columns were added to any of the streams
+                continue
+            if min(aligned) < 0:
+                raise SchemaError(
+                    f"a batch of {self.root} holds samples of streams with and without added columns; add the same "
+                    "ones to each, or read with `OrderOptions(batching_method='per_stream')`"
+                )
+            columns |= batch_of(self.cache.shards(aligned, rows_of_each), which, rows, out)
+            self.cache.done(aligned)
         return self._in_order(columns, needed[0])
-
-    def _aligned_shards(self, level: int, needed: list[int]) -> list[int]:
-        """Return the shards aligned with these; empty if no columns were added to any of them.
-
-        Raises:
-            SchemaError: columns were added to some of them only.
-        """
-        found = [] if self._aligned is None else self._aligned.at(level, np.array(needed)).tolist()
-        if -1 not in found:
-            return found
-        if any(number >= 0 for number in found):
-            raise SchemaError(
-                f"a batch of {self.root} holds samples of streams with and without added columns; add the same ones to "
-                "each, or read with `OrderOptions(batching_method='per_stream')`"
-            )
-        return []
 
     def _batch_in_parts(self, needed: list[int], numbers: Ids, rows: Ids) -> dict[str, Any]:
         """Return a batch of more shards than may be open at once: each holds a descriptor, and macOS allows 256."""
         names = [self._set_of_shard(number).sources[0].names for number in needed]
         check_alike([self.shards[number] for number in needed], names)
         parts, places = [], []
-        stride = max(1, self.cache.max_open // self._shards_per_sample)
+        stride = max(1, self.cache.max_open // (1 + len(self._aligned)))
         for begin in range(0, len(needed), stride):
             some = needed[begin : begin + stride]
             places.append(np.flatnonzero((numbers >= some[0]) & (numbers <= some[-1])))
@@ -356,59 +334,43 @@ def _cache_of(sets: tuple[ShardSet, ...], limit: int | None) -> ShardCache:
     added = [source for each in sets for source in each.sources[1:]]
     if not added:
         return ShardCache(*sources, limit=limit)
-    aligned = AlignedShards.of([len(each.shards) for each in sets], [len(each.added) for each in sets])
+    aligned = align_shards([len(each.shards) for each in sets], [len(each.added) for each in sets])
     return JoinedCache(*sources, *added, limit=limit, aligned=aligned)
 
 
-@dataclass(frozen=True, eq=False)
-class AlignedShards:
-    """The shards of added columns that hold the same samples as each shard of the streams."""
+def align_shards(num_shards: Sequence[int], num_added: Sequence[int]) -> Ids:
+    """Return the shards of added columns that hold the same samples as each shard of the streams.
 
-    ends: Ids
-    """The end of each stream's shard numbers; int64, shape (streams,)."""
-    shifts: Ids
-    """By level (the first addition, the second, ...) and stream, what to add to a shard's number for that of its
-    aligned shard; -1 where the stream has fewer additions; int64, shape (levels, streams)."""
+    Args:
+        num_shards: Shards of each stream.
+        num_added: Additions of columns to each stream.
 
-    @classmethod
-    def of(cls, num_shards: Sequence[int], num_added: Sequence[int]) -> "AlignedShards":
-        """Return the alignment for streams with this many shards each, and this many additions of columns each."""
-        ends = np.cumsum(np.array(num_shards, np.int64))
-        shifts = np.full((max(num_added, default=0), len(num_shards)), _NONE, np.int64)
-        begin = int(ends[-1]) if ends.size else 0
-        for stream, (count, added) in enumerate(zip(num_shards, num_added, strict=True)):
-            for level in range(added):
-                shifts[level, stream] = begin - (ends[stream] - count)
-                begin += count
-        return cls(ends, shifts)
+    Returns:
+        int64, shape (the most additions to a stream, shards of all streams): shard numbers, -1 where a stream has fewer
+        additions.
+    """
+    ends = list(accumulate(num_shards))
+    aligned = np.full((max(num_added, default=0), sum(num_shards)), -1, np.int64)
+    begin = sum(num_shards)
+    for end, count, added in zip(ends, num_shards, num_added, strict=True):
+        for level in range(added):
+            aligned[level, end - count : end] = np.arange(begin, begin + count)
+            begin += count
+    return aligned
 
-    @property
-    def num_levels(self) -> int:
-        """The most shards that are aligned with one."""
-        return len(self.shifts)
 
-    def at(self, level: int, shards: Ids) -> Ids:
-        """Return the shards aligned with `shards` at a level; -1 where there is none; int64, the shape of `shards`."""
-        shifts = self.shifts[level][np.searchsorted(self.ends, shards, side="right")]
-        return np.where(shifts == _NONE, _NONE, shards + shifts)
-
-    def of_shard(self, shard: int) -> list[int]:
-        """Return all shards aligned with one."""
-        found = (int(self.at(level, np.array([shard]))[0]) for level in range(self.num_levels))
-        return [number for number in found if number != _NONE]
-
-    def with_aligned(self, shards: Ids) -> tuple[Ids, Ids]:
-        """Return the shards, each followed by its aligned ones, and the place in `shards` that each belongs to."""
-        both = np.stack([shards, *(self.at(level, shards) for level in range(self.num_levels))], axis=1)
-        places = np.broadcast_to(np.arange(len(shards))[:, None], both.shape)
-        return both[both != _NONE], places[both != _NONE]
+def with_aligned(aligned: Ids, shards: Ids) -> tuple[Ids, Ids]:
+    """Return the shards, each followed by its aligned ones, and the place in `shards` that each belongs to."""
+    both = np.concatenate([shards[:, None], aligned[:, shards].T], axis=1)
+    places = np.broadcast_to(np.arange(len(shards))[:, None], both.shape)
+    return both[both >= 0], places[both >= 0]
 
 
 class JoinedCache(ShardCache):
     """A cache that plans, fetches and counts each shard together with the shards aligned with it."""
 
-    def __init__(self, *sources: ShardSource, limit: int | None, aligned: AlignedShards) -> None:
-        """As `ShardCache`; the sources are those of the streams, then those of added columns, as in `aligned`."""
+    def __init__(self, *sources: ShardSource, limit: int | None, aligned: Ids) -> None:
+        """As `ShardCache`; the sources are the streams', then those of added columns, as in `align_shards`."""
         self.aligned = aligned
         super().__init__(*sources, limit=limit)
 
@@ -422,20 +384,20 @@ class JoinedCache(ShardCache):
     ) -> None:
         """As `ShardCache.plan`; a use of a shard is a use of the shards aligned with it."""
         # A partial, not a method: the cache keeps the plan, which must not refer to the cache.
-        with_aligned = None if future is None else map(partial(_with_aligned, self.aligned), future)
+        uses = None if future is None else map(partial(_uses_with_aligned, self.aligned), future)
         outlined = None if outline is None else map(partial(_outline_with_aligned, self.aligned), outline)
-        super().plan(with_aligned, order, is_of_many=is_of_many, outline=outlined)
+        super().plan(uses, order, is_of_many=is_of_many, outline=outlined)
 
     def prefetch(self, shard_ids: Iterable[int]) -> None:
         """As `ShardCache.prefetch`, with all aligned shards."""
-        found, _ = self.aligned.with_aligned(np.fromiter(shard_ids, np.int64))
+        found, _ = with_aligned(self.aligned, np.fromiter(shard_ids, np.int64))
         super().prefetch(found.tolist())
 
     def costs(self) -> tuple[list[int], list[int]]:
         """As `ShardCache.costs`, by shard of the streams; aligned shards are counted with it."""
         held, fetched = map(np.array, super().costs())
-        count = int(self.aligned.ends[-1]) if self.aligned.ends.size else 0
-        numbers, places = self.aligned.with_aligned(np.arange(count))
+        count = self.aligned.shape[1]
+        numbers, places = with_aligned(self.aligned, np.arange(count))
         sums = [np.zeros(count, np.int64), np.zeros(count, np.int64)]
         for total, each in zip(sums, (held, fetched), strict=True):
             np.add.at(total, places, each[numbers])
@@ -445,11 +407,11 @@ class JoinedCache(ShardCache):
         return {**super().__getstate__(), "aligned": self.aligned}
 
 
-def _with_aligned(aligned: AlignedShards, uses: Uses) -> Uses:
-    shards, places = aligned.with_aligned(uses.shards)
+def _uses_with_aligned(aligned: Ids, uses: Uses) -> Uses:
+    shards, places = with_aligned(aligned, uses.shards)
     return replace(uses, shards=shards, steps=uses.steps[places])
 
 
-def _outline_with_aligned(aligned: AlignedShards, outline: Outline) -> Outline:
-    shards, places = aligned.with_aligned(outline.shards)
+def _outline_with_aligned(aligned: Ids, outline: Outline) -> Outline:
+    shards, places = with_aligned(aligned, outline.shards)
     return replace(outline, shards=shards, begins=outline.begins[places], ends=outline.ends[places])

@@ -168,11 +168,10 @@ class ShardSet:
         """The cache's sources: of `shards`, then of the shards of added columns."""
         manifest, options, wanted = self.manifest, self.options, self.stored_names
         is_own = manifest.version > 0  # a plain set has no version; any writer may have made its shards
-        parts = [(each.entry.digest, each.shards, set(each.entry.columns)) for each in self.added]
-        if self.entry is None:
-            parts.insert(0, (manifest.digest, self.shards, set(manifest.schema.names)))
-        else:
-            parts.insert(0, (self.entry.digest, self.shards, set(self.entry.columns)))
+        parts = [(manifest.digest, self.shards, set(manifest.schema.names))]
+        if self.entry is not None:
+            parts = [(self.entry.digest, self.shards, set(self.entry.columns))]
+        parts += [(each.entry.digest, each.shards, set(each.entry.columns)) for each in self.added]
         return [
             ShardSource(
                 self.store, digest, shards, options.cache, options.allow_unsafe_types, is_own,
@@ -247,8 +246,17 @@ def load_shard_set(options: StreamOptions) -> ShardSet:
     _check_samples(store, manifest, shards)
     for source in found.sources:
         check_readable(kinds_of(source.shards), allow_unsafe_types=options.allow_unsafe_types, names=source.names)
-        if options.cache.validate_hash is not None:
-            _check_hash(options.root, source.shards, options.cache.validate_hash)
+        name = options.cache.validate_hash
+        file = None if name is None else without_hash(source.shards, name)
+        if file is not None:
+            has = ", ".join(sorted(file.hashes)) or "none"
+            raise SchemaError(
+                f"`validate_hash` is {name!r}, and the index of {options.root} has hashes {has} for {file.basename}. "
+                "Leave it out: every hash that the index has is checked.",
+                shard=file.basename,
+                lacking_hash=name,
+                hashes=sorted(file.hashes),
+            )
     return found
 
 
@@ -332,19 +340,6 @@ def _added(
             split=split,
         )
     return AddedColumns(entry, added)
-
-
-def _check_hash(root: str, shards: Sequence[ShardInfo], name: str) -> None:
-    file = without_hash(shards, name)
-    if file is not None:
-        has = ", ".join(sorted(file.hashes)) or "none"
-        raise SchemaError(
-            f"`validate_hash` is {name!r}, and the index of {root} has hashes {has} for "
-            f"{file.basename}. Leave it out: every hash that the index has is checked.",
-            shard=file.basename,
-            lacking_hash=name,
-            hashes=sorted(file.hashes),
-        )
 
 
 def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:

@@ -10,7 +10,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -77,10 +77,16 @@ class ShardCopier:
         first = shards[0]
         compression = first.compression if len({shard.compression for shard in shards}) == 1 else AUTOMATIC
         prefix = f"{self.write_id}/{name}"
+        options = ShardOptions(compression, first.hash_names, limit, first.unlisted_hashes)
+        builder: SampleBuilder = (  # of the same schema, format, compression and hashes
+            ShardBuilder(first.schema, options, allow_unsafe_types=True)
+            if first.layout is None
+            else LineBuilder(first.layout, options)
+        )
         uploader = ShardUploader(
             self.store,
             prefix if first.partition is None else f"{first.partition}/{prefix}",
-            _builder_like(replace(first, compression=compression), limit),
+            builder,
             partition=first.partition,
             uploads=UploadOptions(hash_rows=True),
         )
@@ -193,14 +199,6 @@ def source_record(store: Store, manifest: Manifest) -> SourceRecord | None:
     """Return the record of the source files of a version; None if there is none."""
     entry = sources_of(manifest.sidecars)
     return None if entry is None else read_source_record(store, entry, manifest.shards)
-
-
-def _builder_like(shard: ShardInfo, limit: int | None) -> SampleBuilder:
-    """Return a builder of shards with the schema, format, compression and hashes of this one."""
-    options = ShardOptions(shard.compression, shard.hash_names, limit, shard.unlisted_hashes)
-    if shard.layout is None:
-        return ShardBuilder(shard.schema, options, allow_unsafe_types=True)
-    return LineBuilder(shard.layout, options)
 
 
 def _spans(chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -114,20 +114,19 @@ class Ids(Predicate):
     def _whole_numbers(self, dtype: "np.dtype[Any]") -> NDArray[Any]:
         if self._numbers is None or self._numbers.dtype != dtype:
             limits = np.iinfo(dtype)
-            numbers = {self._whole_number(value) for value in self.values}
+            numbers = set()
+            for value in self.values:
+                try:
+                    if isinstance(value, bool | float):
+                        raise TypeError
+                    numbers.add(int(value))
+                except (TypeError, ValueError) as error:
+                    raise SchemaError(
+                        f"column {self.column!r} holds whole numbers, and {value!r:.60} among the ids is none",
+                        column=self.column,
+                    ) from error
             self._numbers = np.array(sorted(n for n in numbers if limits.min <= n <= limits.max), dtype)
         return self._numbers
-
-    def _whole_number(self, value: Any) -> int:
-        try:
-            if isinstance(value, bool | float):
-                raise TypeError
-            return int(value)
-        except (TypeError, ValueError) as error:
-            raise SchemaError(
-                f"column {self.column!r} holds whole numbers, and {value!r:.60} among the ids is none",
-                column=self.column,
-            ) from error
 
     def _holds(self, value: Any) -> bool:
         return value is not None and (value in self.values or (isinstance(value, int) and str(value) in self.values))

@@ -240,15 +240,9 @@ def utc_now() -> str:
     return f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
-@dataclass(frozen=True)
-class _OlderVersion:
-    """A version before the newest that can be opened."""
-
-    header: Header
-    num_matched: int | None
-    """Number of chosen samples in it; None if it lacks a column, or is half removed, so that it cannot be searched."""
-    is_expired: bool = False
-    """True if a vacuum or purge has declared it removed, and a tag has kept it, or a part of it."""
+_Retiring = dict[int, tuple[Header, int | None]]
+"""Versions that have to go by number, with the number of chosen samples in each; None if it lacks a column, or is half
+removed, so that it cannot be searched."""
 
 
 @dataclass
@@ -271,7 +265,9 @@ class Purge:
         """
         newest, *_ = self._openable()
         going = self._to_retire()
-        unknown = sorted(version for version, each in going.items() if each.num_matched is None and not each.is_expired)
+        unknown = sorted(
+            version for version, (_, count) in going.items() if count is None and version not in newest.expired
+        )
         if unknown and not self.options.all_versions:
             raise CatalogError(
                 f"{self.store.url}: the versions {', '.join(map(str, unknown))} lack a column by which the samples are "
@@ -293,7 +289,7 @@ class Purge:
         done = self._retire(retired, dry_run=True)
         if num_matched:
             newest, *_ = self._openable()
-            retired |= {newest.version: _OlderVersion(newest, num_matched)}
+            retired[newest.version] = newest, num_matched
         settled = dict.fromkeys(self._tags_of(retired), "in the way, unless it is removed or moved")
         return self._report(retired, done, {}, settled, None)
 
@@ -301,9 +297,9 @@ class Purge:
         """Retire, clear the cache, scan."""
         retired = self._to_retire()
         hashes: dict[str, Mapping[str, str]] = {}
-        for each in retired.values():
+        for header, _ in retired.values():
             with suppress(IndexFileError):  # it is half removed
-                for group in VersionContent.read(self.store, each.header):
+                for group in VersionContent.read(self.store, header):
                     hashes.update({file.basename: file.hashes for shard in group for file in shard.stored_files})
         settled = self._settle_tags(retired)
         done = self._retire(retired, dry_run=False)
@@ -311,7 +307,7 @@ class Purge:
 
     def _report(
         self,
-        retired: Mapping[int, _OlderVersion],
+        retired: _Retiring,
         done: Retirement,
         hashes: Mapping[str, Mapping[str, str]],
         settled: Mapping[str, str],
@@ -331,13 +327,12 @@ class Purge:
         if done.old_versions is not None:
             num_bytes = sum(each.num_bytes for each in done.old_versions)
             kept = OldVersions(len(done.old_versions), num_bytes, done.old_versions_removed)
-        headers = sorted((each.header.version, each.header, each.num_matched) for each in retired.values())
         return PurgeReport(
             version=done.version,
             write_id=done.write_id,
             retired=tuple(
                 RetiredVersion(version, header.digest, header.write_id, header.created, header.rows, num_matched)
-                for version, header, num_matched in headers
+                for version, (header, num_matched) in sorted(retired.items())
             ),
             objects=tuple(
                 RemovedObject(each.key, each.num_bytes, each.why.value, hashes.get(each.key, {}))
@@ -364,14 +359,14 @@ class Purge:
         gone = set(newest.expired) - set(tags(self.store).values())
         return [newest, *(header for header in headers_before(self.store, newest) if header.version not in gone)]
 
-    def _to_retire(self) -> dict[int, _OlderVersion]:
+    def _to_retire(self) -> _Retiring:
         """Return the versions before the newest that have to go."""
         newest, *older = self._openable()
-        going = {}
+        going: _Retiring = {}
         for header in older:
             num_matched = self._count(header, newest)
             if num_matched != 0 or self.options.all_versions:
-                going[header.version] = _OlderVersion(header, num_matched, header.version in newest.expired)
+                going[header.version] = header, num_matched
         return going
 
     def _count(self, header: Header, newest: Header) -> int | None:

@@ -59,7 +59,7 @@ def open_streams_of(streams: Sequence[Stream], cache_limit: int | None, *, unsaf
         if stream._is_fetched:
             _place_index(stream, found)
         sets.append(found)
-    opened = OpenStreams.of_sets(sets, _limit_of_copies(streams, sets, cache_limit))
+    opened = OpenStreams(sets, _limit_of_copies(streams, sets, cache_limit))
     _in_use[opened] = folders, fetched
     return opened
 
