@@ -115,16 +115,17 @@ class Ids(Predicate):
         if self._numbers is None or self._numbers.dtype != dtype:
             limits = np.iinfo(dtype)
             numbers = set()
-            for value in self.values:
-                try:
+            value: Any = None
+            try:
+                for value in self.values:
                     if isinstance(value, bool | float):
                         raise TypeError
                     numbers.add(int(value))
-                except (TypeError, ValueError) as error:
-                    raise SchemaError(
-                        f"column {self.column!r} holds whole numbers, and {value!r:.60} among the ids is none",
-                        column=self.column,
-                    ) from error
+            except (TypeError, ValueError) as error:
+                raise SchemaError(
+                    f"column {self.column!r} holds whole numbers, and {value!r:.60} among the ids is none",
+                    column=self.column,
+                ) from error
             self._numbers = np.array(sorted(n for n in numbers if limits.min <= n <= limits.max), dtype)
         return self._numbers
 
