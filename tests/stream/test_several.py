@@ -175,6 +175,6 @@ def test_sets_that_were_found_before_are_opened_together(tmp_path):
     for name, count in (("a", 12), ("b", 5)):
         write_set(tmp_path / name, count)
     options = [StreamOptions(str(tmp_path / name)) for name in "ab"]
-    streams = OpenStreams.of_sets(map(find_shard_set, options))
+    streams = OpenStreams(list(map(find_shard_set, options)))
     assert streams.versions == OpenStreams(options).versions
     assert [streams.sample(number)["id"] for number in (11, 12, 16)] == [11, 0, 4]
