@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from smalti.errors import ChecksumMismatch, FormatError, StoreError, StoreNotFound
 from smalti.format import load_strict
@@ -36,16 +36,17 @@ def read_export(store: Store) -> Mapping[str, Any] | None:
         data = store.get_limited(RECORD, MAX_INDEX_BYTES)
     except StoreNotFound:
         return None
-    record: Any = load_strict(data, where=store.locate(RECORD))
-    if isinstance(record, dict) and record.get("complete") is False:
+    loaded: Any = load_strict(data, where=store.locate(RECORD))
+    record: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
+    if record.get("complete") is False:
         raise FormatError(
             f"{store.url}: this export is not complete; call `smalti export` again with the same arguments first",
             url=store.url,
         )
-    files = record.get("files") if isinstance(record, dict) else None
+    files = record.get("files")
     if not isinstance(files, list) or not files or not record.get("complete") or not all(map(_is_entry, files)):
         raise damaged_record(store.locate(RECORD), "names and sizes of its files")
-    return cast("Mapping[str, Any]", record)
+    return record
 
 
 def damaged_record(where: str, expected: str) -> FormatError:
@@ -87,9 +88,11 @@ def exported_files(
     sizes = {entry["name"]: entry["bytes"] for entry in export["files"]}
     present = {file.key: file for file in files}
     if is_all:
-        for name in [name for name in sizes if name not in present and _is_unlisted(name)]:
-            with suppress(StoreNotFound):
-                present[name] = replace(store.info(name), key=name)
+        for name in sizes:
+            # Listings leave it out if a name in it begins with `_` or `.`, as names of splits may.
+            if name not in present and any(part.startswith(("_", ".")) for part in name.split("/")):
+                with suppress(StoreNotFound):
+                    present[name] = replace(store.info(name), key=name)
         if missing := [name for name in sizes if name not in present]:
             raise StoreNotFound(
                 f"{store.url}: {len(missing)} of the {len(sizes)} files of this export are missing, such as "
@@ -107,18 +110,11 @@ def exported_files(
     if not is_all:
         return tuple(files)
     endings = {name.rpartition(".")[2] for name in sizes}
-    others = {key for key in present if key not in sizes and key.rpartition(".")[2] in endings}
+    others = [key for key in present if key not in sizes and key.rpartition(".")[2] in endings]
     if others:
-        _log.warning(
-            "%s: %d files are not of this export by its %s and were left out, such as %s",
-            store.url, len(others), RECORD, next(key for key in present if key in others),
-        )  # fmt: skip
-    return tuple(present[key] for key in sorted(present) if key not in others)
-
-
-def _is_unlisted(name: str) -> bool:
-    """Return whether listings leave this file out: a name in it begins with `_` or `.`, as names of splits may."""
-    return any(part.startswith(("_", ".")) for part in name.split("/"))
+        message = "%s: %d files are not of this export by its %s and were left out, such as %s"
+        _log.warning(message, store.url, len(others), RECORD, others[0])
+    return tuple(present[key] for key in sorted(present.keys() - others))
 
 
 def check_numbers(keys: Iterable[str], locate: Callable[[str], str]) -> None:

@@ -139,15 +139,6 @@ class SourceFiles:
     is_wanted: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
     """Predicate of the keys of the source's files; None for all files."""
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all files together."""
-        return sum(file.num_bytes for file in self.files)
-
-    def names(self) -> list[str]:
-        """Return the keys of all files."""
-        return [file.key for file in self.files]
-
     def wanted(self, is_wanted: Callable[[str], bool], *, what: str) -> "SourceFiles":
         """Return the files whose keys are wanted; all of them where a pattern chose them. Others count as left out.
 
@@ -188,7 +179,8 @@ class SourceFiles:
         digest = hashlib.sha256()
         for file in self.files:
             digest.update(f"{file.key}\0{file.num_bytes}\0{file.modified}\n".encode())
-        return {"files": len(self.files), "num_bytes": self.num_bytes, "digest": digest.hexdigest()}
+        num_bytes = sum(file.num_bytes for file in self.files)
+        return {"files": len(self.files), "num_bytes": num_bytes, "digest": digest.hexdigest()}
 
 
 def list_files(place: Place, storage_options: Mapping[str, Any] | None = None) -> SourceFiles:
@@ -311,26 +303,15 @@ def open_random(store: Files, key: str, num_bytes: int) -> pa.NativeFile:
     path = store.local_path(key)
     if path is None:
         return pa.PythonFile(_Ranges(store, key, num_bytes), mode="r")
-    try:
-        open_regular(path).close()
-        return pa.OSFile(str(path), "rb")
-    except FileNotFoundError as error:
-        raise StoreNotFound(f"{store.locate(key)} does not exist", key=key) from error
-    except OSError as error:
-        raise SmaltiError(f"{store.locate(key)} cannot be opened: {error}", key=key) from error
+    _open_local(store, key, path).close()
+    return pa.OSFile(str(path), "rb")
 
 
-def open_sequential(store: Store, key: str, num_bytes: int) -> io.BufferedIOBase:
-    """Open a file for reading from its start to its end, as CSV and tar are read; can seek too.
-
-    Raises:
-        SmaltiError: A local file cannot be opened.
-    """
-    path = store.local_path(key)
-    if path is None:
-        return io.BufferedReader(_Ranges(store, key, num_bytes), _BUFFER_BYTES)
+def _open_local(store: Files, key: str, path: Path) -> io.BufferedReader:
     try:
         return open_regular(path)
+    except FileNotFoundError as error:
+        raise StoreNotFound(f"{store.locate(key)} does not exist", key=key) from error
     except OSError as error:
         raise SmaltiError(f"{store.locate(key)} cannot be opened: {error}", key=key) from error
 
@@ -415,12 +396,15 @@ class StoredFile:
         return cast("BinaryIO", pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), self.compression))
 
     def open_stored(self) -> BinaryIO:
-        """Return the file's bytes as stored, as a stream that can be moved.
+        """Return the file's bytes as stored, as a stream that is read forward, as CSV and tar are, and can be moved.
 
         Raises:
             SmaltiError: The file cannot be opened.
         """
-        return cast("BinaryIO", open_sequential(self.store, self.key, self.num_bytes))
+        path = self.store.local_path(self.key)
+        if path is not None:
+            return _open_local(self.store, self.key, path)
+        return io.BufferedReader(_Ranges(self.store, self.key, self.num_bytes), _BUFFER_BYTES)
 
 
 class PartOfFile:

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from smalti.errors import FormatError, SmaltiError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
@@ -144,6 +144,10 @@ class ArchiveSource:
                 identity = f"{self.file.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
         return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
 
+    def fault(self, reason: str, **facts: Any) -> FormatError:
+        """Return an error about the archive; `reason` continues its address."""
+        return FormatError(f"{self.shown}{reason}", source=self.shown, **facts)
+
     def open(self, scratch: Path, limits: "ArchiveLimits") -> BinaryIO:
         """Open the archive, after a download to `scratch` unless it is on this machine.
 
@@ -173,14 +177,14 @@ class ArchiveSource:
             def check(chunk: bytes) -> None:
                 deadline.progress(len(chunk))
                 if out.tell() + len(chunk) > limits.max_bytes:
-                    raise _too_large(self.shown, limits.max_bytes)
+                    raise self.fault(_TOO_LARGE.format(max_bytes=limits.max_bytes))
 
             try:
                 deadline.progress(0)
                 store, key = self._store(limits.download_timeout)
                 store.fetch(key, out, on_chunk=check)
             except StoreError as error:
-                raise_clean(_fetch_error(error, self.shown, secrets, deadline), error, secrets)
+                raise_clean(self._fetch_error(error, secrets, deadline), error, secrets)
 
     def _store(self, download_timeout: float) -> tuple[Store, str]:
         """Return the store of the archive, and its key there."""
@@ -198,34 +202,22 @@ class ArchiveSource:
         }
         return open_store(server, options), PurePosixPath(_path_of(address)).name
 
-
-def _fetch_error(error: StoreError, shown: str, secrets: tuple[str, ...], deadline: TransferDeadline) -> StoreError:
-    """Return the error of a download for a person who gave only an address, without its secrets."""
-    if isinstance(error, StoreTimeout):
-        return deadline.error()
-    if isinstance(error, StoreNotFound):
-        return StoreNotFound(f"{shown}: there is no such file; check the address", source=shown)
-    if isinstance(error, StoreAuthError):
-        return StoreAuthError(
-            f"{shown}: the server refuses access; a signed address may have expired: sign it again",
-            source=shown,
-        )
-    detail = _ADDRESSES.sub("", " ".join(redact(error.message, secrets).split()))[:400]
-    return StoreError(
-        f"{shown} cannot be fetched ({detail}); check the address and the network, or download the file by other means "
-        "and give its path",
-        source=shown,
-    )
+    def _fetch_error(self, error: StoreError, secrets: tuple[str, ...], deadline: TransferDeadline) -> StoreError:
+        """Return the error of a download for a person who gave only an address, without its secrets."""
+        if isinstance(error, StoreTimeout):
+            return deadline.error()
+        detail = _ADDRESSES.sub("", " ".join(redact(error.message, secrets).split()))[:400]
+        reasons: dict[type[StoreError], str] = {
+            StoreNotFound: ": there is no such file; check the address",
+            StoreAuthError: ": the server refuses access; a signed address may have expired: sign it again",
+            StoreError: f" cannot be fetched ({detail}); check the address and the network, or download the file by "
+            "other means and give its path",
+        }
+        kind = next(kind for kind in reasons if isinstance(error, kind))
+        return kind(f"{self.shown}{reasons[kind]}", source=self.shown)
 
 
-def _too_large(shown: str, max_bytes: int) -> FormatError:
-    """Return the error for an archive that is larger than its limit."""
-    return FormatError(
-        f"{shown} is larger than the limit of {max_bytes:,} bytes; raise `ArchiveLimits.max_bytes` if it should be",
-        source=shown,
-    )
-
-
+_TOO_LARGE = " is larger than the limit of {max_bytes:,} bytes; raise `ArchiveLimits.max_bytes` if it should be"
 __all__ = ["FLOWER_PHOTOS", "ArchiveLimits", "describe_archive", "fetch_archive", "is_archive"]
 
 FLOWER_PHOTOS = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"
@@ -320,13 +312,10 @@ def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limi
     left, written, skipped = limits.max_bytes, 0, Counter[str]()
     for count, member in enumerate(members):
         if count >= limits.max_files:
-            raise FormatError(
-                f"{source.shown} holds more than {limits.max_files:,} files; raise `ArchiveLimits.max_files`",
-                source=source.shown,
-            )
+            raise source.fault(f" holds more than {limits.max_files:,} files; raise `ArchiveLimits.max_files`")
         left -= member.num_bytes
         if left < 0:
-            raise _too_large(f"{source.shown} unpacked", limits.max_bytes)
+            raise source.fault(" unpacked" + _TOO_LARGE.format(max_bytes=limits.max_bytes))
         if is_system_file(member.name):
             if not member.is_folder:
                 skipped["metadata of macOS or Windows"] += 1
@@ -336,7 +325,7 @@ def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limi
         elif not member.is_folder:
             skipped["links or devices"] += 1
     if not written:
-        raise FormatError(f"{source.shown} holds no file; expected images in folders by class", source=source.shown)
+        raise source.fault(" holds no file; expected images in folders by class")
     return skipped
 
 
@@ -351,10 +340,9 @@ def _write(source: ArchiveSource, member: Member, folder: Path) -> int:
             return 0
         linked = folder.joinpath(*_safe_parts(source, member.linked))
         if not linked.is_file():
-            raise FormatError(
-                f"{source.shown}: its member {member.name!r} is a link to {member.linked!r}, which is not before it; "
-                "pack it again with both files",
-                source=source.shown,
+            raise source.fault(
+                f": its member {member.name!r} is a link to {member.linked!r}, which is not before it; pack it again "
+                "with both files",
                 member=member.name,
             )
         with path.open("xb") as out, open_regular(linked) as content:
@@ -363,16 +351,13 @@ def _write(source: ArchiveSource, member: Member, folder: Path) -> int:
     except SmaltiError:
         raise
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise FormatError(
-            f"{source.shown} names the same file twice: {member.name!r}; pack it again", source=source.shown
-        ) from error
+        raise source.fault(f" names the same file twice: {member.name!r}; pack it again") from error
     except OSError as error:
         if error.errno not in _BAD_NAME:
             raise
-        raise FormatError(
-            f"{source.shown}: its member {member.name!r} has a name that this file system does not allow "
-            f"({error.strerror}); rename it and pack it again",
-            source=source.shown,
+        raise source.fault(
+            f": its member {member.name!r} has a name that this file system does not allow ({error.strerror}); rename "
+            "it and pack it again",
             member=member.name,
         ) from error
 
@@ -381,19 +366,12 @@ def _safe_parts(source: ArchiveSource, name: str) -> tuple[str, ...]:
     """Split a member's name into the parts of its path; raise `FormatError` if it leaves the folder. Pure."""
     parts = tuple(part for part in name.replace("\\", "/").split("/") if part != ".")
     if not parts or name.startswith("/") or any(part in ("", "..") or "\0" in part for part in parts):
-        raise FormatError(
-            f"{source.shown} is refused: its member {name!r} would be written outside the folder",
-            source=source.shown,
-            member=name,
-        )
+        raise source.fault(f" is refused: its member {name!r} would be written outside the folder", member=name)
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise FormatError(
-            f"{source.shown}: the name of its member {name!r} is not UTF-8; rename it and pack it again",
-            source=source.shown,
-            member=name,
-        ) from error
+        reason = f": the name of its member {name!r} is not UTF-8; rename it and pack it again"
+        raise source.fault(reason, member=name) from error
     return parts
 
 

@@ -482,7 +482,10 @@ def _zip_members(place: _Place, archive: BinaryIO) -> Iterator[Member]:
                     source=place.shown,
                     member=info.filename,
                 )
-            place.member, place.is_inside = _name_of(info), True
+            place.member, place.is_inside = info.filename, True
+            if not info.flag_bits & _UTF8_NAME:  # many programs write UTF-8 without it, and `zipfile` decodes CP437
+                with suppress(UnicodeError):
+                    place.member = info.filename.encode("cp437").decode()
             with zipped.open(info) as file:  # compares the two copies of the name
                 if info.is_dir():
                     if info.file_size:
@@ -547,15 +550,5 @@ def _number_at(archive: BinaryIO, position: int, record: struct.Struct) -> int |
     """Return the number in a record; None if there is no such record."""
     archive.seek(max(position, 0))
     data = archive.read(record.size)
-    if len(data) < record.size:
-        return None
-    signature, number = record.unpack(data)
-    return int(number) if signature == _SIGNATURES[record] else None
-
-
-def _name_of(info: zipfile.ZipInfo) -> str:
-    """Return the member's name: many programs write UTF-8 without its flag, and `zipfile` then decodes CP437."""
-    if not info.flag_bits & _UTF8_NAME:
-        with suppress(UnicodeError):
-            return info.filename.encode("cp437").decode()
-    return info.filename
+    is_there = len(data) == record.size and data[:4] == _SIGNATURES[record]
+    return int(record.unpack(data)[1]) if is_there else None

@@ -131,7 +131,7 @@ def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None
     folder = inventory_of(source, storage_options)
     shown = redact_address(folder.source)
     folder.left_out.warn(shown)
-    if split_folders(folder):
+    if all(map(split_named, folder.classes)) and all(file.path.count("/") > 1 for file in folder.files):
         warnings.warn(
             f"{shown}: the folders {', '.join(folder.classes)} seem to be splits, and become the classes; to use the "
             f"folders in them as classes, list each one by itself, such as {shown.rstrip('/')}/{folder.classes[0]}",
@@ -163,16 +163,6 @@ def inventory_of(source: str, storage_options: Mapping[str, Any] | None = None) 
         )
     address = store.url if store.local_path("any") is not None else source  # absolute, for workers
     return _folder(address, ((item.key, _class_of(item.key), item) for item in images), storage_options, left_out)
-
-
-def split_folders(folder: ImageFolder) -> dict[str, str]:
-    """Return the split that each of the first folders means, if all of them are splits with class folders in them.
-
-    Empty otherwise.
-    """
-    splits = {name: split for name in folder.classes if (split := split_named(name)) is not None}
-    is_whole = len(splits) == len(folder.classes) and all(file.path.count("/") > 1 for file in folder.files)
-    return splits if is_whole else {}
 
 
 def split_named(name: str) -> str | None:
@@ -392,21 +382,17 @@ def list_further(
     """
     begin = clock()
     while not listing.is_complete:
-        page = _page(store, listing.after)
+        if store.local_path("any") is None:
+            page = store.list_page(after=listing.after)
+        else:  # all objects that remain: links are followed as in an inventory
+            objects = [item for item in list_source(store, is_hidden_name)[0] if item.key > listing.after]
+            page = ListingPage(objects, objects[-1].key if objects else listing.after, is_last=True)
         images = [(item.key, item) for item in page.objects if is_image(item.key)]
         digest = extend_digest(listing.digest, images)
         listing = PartialListing(page.after, digest, listing.count + len(images), page.is_last)
         if clock() - begin >= seconds:
             break
     return listing
-
-
-def _page(store: Store, after: str) -> ListingPage:
-    """Return the next objects; all that remain of a local folder, whose links are followed as in an inventory."""
-    if store.local_path("any") is None:
-        return store.list_page(after=after)
-    objects = [item for item in list_source(store, is_hidden_name)[0] if item.key > after]
-    return ListingPage(objects, objects[-1].key if objects else after, is_last=True)
 
 
 def extend_digest(digest: str, objects: Iterable[tuple[str, ObjectInfo | ImageFile]]) -> str:

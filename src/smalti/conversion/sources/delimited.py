@@ -55,25 +55,6 @@ _NOT_ZERO = r"^[^eE]*[1-9]"
 _BOOLEAN = r"^(?:true|false|True|False|TRUE|FALSE)$"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?"
-TRUE_VALUES = ["true", "True", "TRUE"]
-FALSE_VALUES = ["false", "False", "FALSE"]
-
-
-def is_infinite_text(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return for each text whether it stands for an infinite number."""
-    return pc.match_substring_regex(texts, _INFINITE)
-
-
-def _fits_float(values: pa.Array) -> bool:
-    """Return whether a float holds these numbers: `1e999` would become infinite, and `1e-999` 0."""
-    try:
-        numbers = values.cast(pa.float64()).to_numpy()
-    except pa.ArrowInvalid:
-        return False
-    infinite, zero = np.isinf(numbers), numbers == 0
-    if infinite.any() and not pc.all(is_infinite_text(values.filter(pa.array(infinite)))).as_py():
-        return False
-    return not zero.any() or not pc.any(pc.match_substring_regex(values.filter(pa.array(zero)), _NOT_ZERO)).as_py()
 
 
 _CANDIDATES: dict[pa.DataType, str] = {
@@ -93,9 +74,16 @@ def _holds(kind: pa.DataType, texts: pa.Array) -> bool:
     # Most columns are refused by their first value, without a pass over all.
     if not re.search(pattern, texts[0].as_py()) or not pc.all(pc.match_substring_regex(texts, pattern)).as_py():
         return False
-    if pt.is_floating(kind):
-        return _fits_float(texts)
-    return pt.is_boolean(kind) or fits(texts, kind)
+    if not pt.is_floating(kind):
+        return pt.is_boolean(kind) or fits(texts, kind)
+    try:
+        numbers = texts.cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:
+        return False
+    # A float does not hold `1e999`, which would become infinite, nor `1e-999`, which would become 0.
+    infinite, zero = texts.filter(pa.array(np.isinf(numbers))), texts.filter(pa.array(numbers == 0))
+    are_infinite = pc.all(pc.match_substring_regex(infinite, _INFINITE)).as_py() is not False
+    return are_infinite and not pc.any(pc.match_substring_regex(zero, _NOT_ZERO)).as_py()
 
 
 class ColumnGuess:
@@ -297,7 +285,7 @@ def _header_bytes(block: Block, dialect: Dialect) -> int:
     """
     if block.at or block.piece.begin or not dialect.has_header:
         return 0
-    end = first_row_end(block.data, dialect)
+    end = first_row_end(block, dialect)
     if not end:
         raise too_long(block, "header")
     return end
@@ -358,8 +346,8 @@ def _table(block: Block, dialect: Dialect, schema: pa.Schema) -> pa.Table:
     convert = pacsv.ConvertOptions(
         column_types=schema,
         null_values=[""],
-        true_values=TRUE_VALUES,
-        false_values=FALSE_VALUES,
+        true_values=["true", "True", "TRUE"],
+        false_values=["false", "False", "FALSE"],
         strings_can_be_null=False,
         include_columns=schema.names,
     )
@@ -367,35 +355,27 @@ def _table(block: Block, dialect: Dialect, schema: pa.Schema) -> pa.Table:
         table = _read(data, dialect, convert, ignore_empty=ignore_empty)
     except (pa.ArrowException, ValueError) as error:
         raise _located(block, skipped, dialect, str(error)) from error
-    _refuse_overflow(block, dialect, table)
-    return table
-
-
-def _refuse_overflow(block: Block, dialect: Dialect, table: pa.Table) -> None:
-    """Raise an error if a number became infinite, because a declared float does not hold it.
-
-    Raises:
-        SchemaError: A number did.
-    """
+    # A number that became infinite: a declared float does not hold it.
     for name, column in zip(table.schema.names, table.columns, strict=True):
         if not pt.is_floating(column.type) or not pc.any(pc.is_inf(column)).as_py():
             continue
         texts = _table(block, dialect, pa.schema([(name, pa.string())])).column(0)
-        is_number = pc.and_(pc.fill_null(pc.is_inf(column), fill_value=False), pc.invert(is_infinite_text(texts)))
+        is_text = pc.match_substring_regex(texts, _INFINITE)
+        is_number = pc.and_(pc.fill_null(pc.is_inf(column), fill_value=False), pc.invert(is_text))
         row = pc.index(is_number, value=True).as_py()
         if row >= 0:
-            offset = _row_offset(block, dialect, row)
             raise block.error(
                 f"{texts[row].as_py()[:50]!r} of column {name!r} is beyond {column.type}. Declare a wider type in "
                 "the setting `types`, such as 'string'",
-                offset,
+                _row_offset(block, dialect, row),
                 SchemaError,
             )
+    return table
 
 
 def _row_offset(block: Block, dialect: Dialect, row: int) -> int:
     """Return where a row of values begins in a block, as the parser counts rows: from 0, without empty ones."""
-    ends = row_ends(block.data, dialect)
+    ends = row_ends(block, dialect)
     header = _header_bytes(block, dialect)
     begins = [begin for begin in (0, *ends[:-1].tolist()) if begin >= header]
     if len(dialect.names or ()) > 1:

@@ -57,11 +57,10 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
         FormatError: The folder is damaged.
     """
     wanted_split = options.settings_of("Hugging Face datasets", "split").get("split")
-    if _is_dataset(place) and not isinstance(place, Mapping):
-        return _of_dataset(place, options.columns)
     if isinstance(place, Mapping):
-        split = _chosen_split("the DatasetDict", list(place), wanted_split)
-        return _of_dataset(place[split], options.columns)
+        place = place[_chosen_split("the DatasetDict", list(place), wanted_split)]
+    if _is_dataset(place):
+        return _of_dataset(place, options.columns)
     return _of_folder(open_store(place, options.storage_options), options.columns, wanted_split)
 
 
@@ -326,9 +325,9 @@ class ArrowFilePart(PartOfFile):
                     yield batch
                 if stream.tell() != self.num_bytes or not _has_end(stream):
                     raise OSError("its rows do not end where the file ends; it was cut short or changed")
+            except SmaltiError:
+                raise
             except (pa.ArrowException, OSError, MemoryError) as error:
-                if isinstance(error, SmaltiError):
-                    raise
                 raise FormatError(f"{self.file.url}: the file is damaged: {str(error)[:200]}", key=self.name) from error
 
 

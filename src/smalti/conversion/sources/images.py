@@ -27,7 +27,6 @@ from smalti.sources.image_folder import (
     inventory_of,
     place_key,
     split_files,
-    split_folders,
     split_named,
 )
 from smalti.storage import Store, open_store
@@ -73,13 +72,10 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     if not isinstance(place, str) and not hasattr(place, "__fspath__"):
         raise ArgumentTypeError(f"images: expected a path or URL of a folder, found {type(place).__name__}")
     settings = {**_SETTINGS, **options.settings_of("images", *_SETTINGS)}
-    meaning = settings["folders"]
-    if meaning not in _MEANINGS:
-        raise ArgumentError(f"setting `folders` of images: expected one of {', '.join(_MEANINGS)}, found {meaning!r}")
-    _check_splitting(settings)
+    _check_settings(settings)
     folder = inventory_of(str(place), options.storage_options)
     _check_sizes(folder)
-    splits = _splits_of(folder, meaning)
+    splits = _splits_of(folder, settings["folders"])
     classes = sorted({file.path.split("/")[1] for file in folder.files}) if splits else folder.classes
     url = printable(redact_address(folder.source))
     fields = {field.name: field for field in _SCHEMA}
@@ -91,12 +87,15 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     return OpenedSource(url, schema, parts, partial(_identity, folder, url), folder.left_out)
 
 
-def _check_splitting(settings: Mapping[str, Any]) -> None:
-    """Check the settings that assign images to splits.
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Check the settings.
 
     Raises:
         ArgumentError: One has a value that cannot be used.
     """
+    if settings["folders"] not in _MEANINGS:
+        expected = f"one of {', '.join(_MEANINGS)}, found {settings['folders']!r}"
+        raise ArgumentError(f"setting `folders` of images: expected {expected}")
     whole_number("seed", settings["seed"], 0, (1 << 63) - 2)
     check_flags(fixed_splits=settings["fixed_splits"])
     names = ("validation_fraction", "test_fraction")
@@ -138,24 +137,21 @@ def _rows_of(
     folder: ImageFolder, classes: Sequence[str], splits: Mapping[str, str], settings: Mapping[str, Any]
 ) -> Iterator["_Row"]:
     """Yield the images; `splits` has the split of each of the first folders, if the classes are below them."""
-    labels = {name: label for label, name in enumerate(classes)}
-    chosen = (
-        {}
-        if splits
-        else split_files(
-            folder,
-            validation=float(settings["validation_fraction"]),
-            test=float(settings["test_fraction"]),
-            fixed=bool(settings["fixed_splits"]),
-            seed=int(settings["seed"]),
-        )
-    )
-    for file in folder.files:
-        if splits:
+    if splits:
+        labels = {name: label for label, name in enumerate(classes)}
+        for file in folder.files:
             first, name = file.path.split("/")[:2]
             yield _Row(file.path, file.num_bytes, labels[name], name, splits[first])
-        else:
-            yield _Row(file.path, file.num_bytes, file.label, classes[file.label], chosen[file.path])
+        return
+    chosen = split_files(
+        folder,
+        validation=float(settings["validation_fraction"]),
+        test=float(settings["test_fraction"]),
+        fixed=bool(settings["fixed_splits"]),
+        seed=int(settings["seed"]),
+    )
+    for file in folder.files:
+        yield _Row(file.path, file.num_bytes, file.label, classes[file.label], chosen[file.path])
 
 
 def _check_sizes(folder: ImageFolder) -> None:
@@ -188,23 +184,20 @@ def _splits_of(folder: ImageFolder, meaning: str) -> dict[str, str]:
         return {}
     is_deep = all(file.path.count("/") > 1 for file in folder.files)
     named = {name: split for name in folder.classes if (split := split_named(name)) is not None}
-    if meaning == "splits":
-        if not is_deep:
-            raise _unclear(folder, "folders=splits needs class folders in each of them, found images")
+    if meaning == "splits" and is_deep:
         return {name: named.get(name, name) for name in folder.classes}
-    if not named:
-        return {}
-    if splits := split_folders(folder):
-        return splits
-    if len(named) == len(folder.classes) or is_deep or len(set(named.values())) > 1:
-        raise _unclear(folder, f"{', '.join(named)} may be splits or classes")
-    return {}
-
-
-def _unclear(folder: ImageFolder, reason: str) -> SmaltiError:
+    if meaning == "splits":
+        reason = "folders=splits needs class folders in each of them, found images"
+    else:
+        is_each = len(named) == len(folder.classes)
+        if not named or (is_each and is_deep):
+            return named
+        if not is_each and not is_deep and len(set(named.values())) < 2:
+            return {}
+        reason = f"{', '.join(named)} may be splits or classes"
     shown = ", ".join(printable(name) for name in folder.classes[:_MAX_NAMED])
     more = ", ..." if len(folder.classes) > _MAX_NAMED else ""
-    return SmaltiError(
+    raise SmaltiError(
         f"{redact_address(folder.source)}: the first folders are {shown}{more}: {reason}. If they are classes, give "
         'the setting folders=classes (settings={"folders": "classes"}); if they are splits with class folders in them, '
         "folders=splits"
@@ -257,18 +250,17 @@ class ImagePart:
         rows = iter(self.rows)
         sizes = [row.num_bytes for row in self.rows]
         for contents in read_contents(self.store, [row.path for row in self.rows], sizes):
-            read = zip(islice(rows, len(contents)), contents.to_pylist(), strict=True)
-            yield pa.RecordBatch.from_pylist([_values_of(row, data, self.encoding) for row, data in read], self.columns)
-
-
-def _values_of(row: _Row, data: bytes, encoding: str) -> dict[str, Any]:
-    """Return the columns of an image; all encodings of its column but bytes check the file."""
-    try:
-        header = probe_image(data)
-        if encoding == "bytes" and (fault := check_image_file(header.format, data)) is not None:
-            raise BadImageError(f"{header.format} file of {len(data)} bytes: {fault}")
-    except BadImageError as error:
-        raise BadImageError(
-            f"{printable(row.path)} is not a usable image: {error}. Remove or replace the file", path=row.path
-        ) from error
-    return {**vars(row), "image": data, "width": header.width, "height": header.height}
+            values = []
+            for row, data in zip(islice(rows, len(contents)), contents.to_pylist(), strict=True):
+                try:
+                    header = probe_image(data)
+                    # All other encodings check the file.
+                    if self.encoding == "bytes" and (fault := check_image_file(header.format, data)) is not None:
+                        raise BadImageError(f"{header.format} file of {len(data)} bytes: {fault}")
+                except BadImageError as error:
+                    raise BadImageError(
+                        f"{printable(row.path)} is not a usable image: {error}. Remove or replace the file",
+                        path=row.path,
+                    ) from error
+                values.append({**vars(row), "image": data, "width": header.width, "height": header.height})
+            yield pa.RecordBatch.from_pylist(values, self.columns)

@@ -12,7 +12,7 @@ a closing quote, and removes the quote; so that no value is altered, such text i
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,12 @@ class LineRange:
                     at, data = at + skipped, data[skipped:]
                     if end is not None and at >= end:
                         return
-                self._check_text(data, at)
+                if b"\0" in data:
+                    raise FormatError(
+                        f"{self.file.url}: a NUL byte at about byte {at + data.index(0)}; it is no text in UTF-8, or "
+                        "is damaged. Convert the file to UTF-8, or remove the byte",
+                        key=self.file.key,
+                    )
                 if end is not None and (cut := data.find(b"\n", max(0, end - 1 - at)) + 1):
                     yield data[:cut]
                     return
@@ -91,14 +96,6 @@ class LineRange:
                     yield data
             if not has_line_end:
                 yield b"\n"
-
-    def _check_text(self, data: bytes, at: int) -> None:
-        if b"\0" in data:
-            raise FormatError(
-                f"{self.file.url}: a NUL byte at about byte {at + data.index(0)}; it is no text in UTF-8, or is "
-                "damaged. Convert the file to UTF-8, or remove the byte",
-                key=self.file.key,
-            )
 
 
 @dataclass(frozen=True)
@@ -294,13 +291,6 @@ class Dialect:
         return bool(self.quote) and self.quote.encode() in data
 
 
-class _MalformedQuoteError(Exception):
-    """Text follows a closing quote at this place."""
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-
-
 def row_blocks(piece: LineRange, dialect: Dialect) -> Iterator[Block]:
     """Yield blocks of whole rows; their quotes are well-formed.
 
@@ -313,10 +303,7 @@ def row_blocks(piece: LineRange, dialect: Dialect) -> Iterator[Block]:
         block = Block(piece, data, at)
         if len(data) > _MAX_QUOTES and dialect.quote and data.count(dialect.quote.encode()) > _MAX_QUOTES:
             raise too_long(block, f"row (with more than {_MAX_QUOTES} quotes)")
-        try:
-            cut = _end_of_rows(data, dialect)
-        except _MalformedQuoteError as error:
-            raise _malformed(block, error.place, dialect) from None
+        cut = _end_of_rows(block, dialect)
         rest = data[cut:]
         if cut:
             yield block if cut == len(data) else Block(piece, data[:cut], at)
@@ -324,41 +311,44 @@ def row_blocks(piece: LineRange, dialect: Dialect) -> Iterator[Block]:
         if len(rest) > MAX_LINE_BYTES:
             raise too_long(Block(piece, b"", at), "row (is a quote not closed?)")
     if rest:
-        codes = np.frombuffer(rest, np.uint8)
-        *_, place = _open_and_close(rest, np.flatnonzero(codes == ord(dialect.quote)), dialect)
-        raise Block(piece, rest, at).error(
+        block = Block(piece, rest, at)
+        quotes = np.flatnonzero(np.frombuffer(rest, np.uint8) == ord(dialect.quote))
+        *_, place = _open_and_close(block, quotes, dialect)
+        raise block.error(
             f"a quote ({dialect.quote}) is opened and not closed. Close it; or if the file has values that begin with "
             "such a character and no quoted values, give settings={'quote': ''}",
             place,
         )
 
 
-def first_row_end(data: bytes, dialect: Dialect) -> int:
+def first_row_end(block: Block, dialect: Dialect) -> int:
     """Return the place behind the first row of a block whose quotes are well-formed; 0 if the row is too long."""
+    data = block.data
     first = _LINE_END.search(data)
     if first is not None and not dialect.has_quotes(data[: first.end()]):
         return first.end()
-    ends = row_ends(data[: data.rfind(b"\n", 0, _MAX_HEADER_BYTES) + 1], dialect)
+    ends = row_ends(replace(block, data=data[: data.rfind(b"\n", 0, _MAX_HEADER_BYTES) + 1]), dialect)
     return int(ends[0]) if len(ends) else 0
 
 
-def row_ends(data: bytes, dialect: Dialect) -> Places:
+def row_ends(block: Block, dialect: Dialect) -> Places:
     """Return the places behind the ends of the rows of a block whose quotes are well-formed; also of empty rows."""
-    codes = np.frombuffer(data, np.uint8)
+    codes = np.frombuffer(block.data, np.uint8)
     ends = np.flatnonzero(codes == _NEWLINE)
     returns = np.flatnonzero(codes == _RETURN)
     if len(returns):
         ends = np.sort(np.concatenate([ends, returns[codes[np.minimum(returns + 1, len(codes) - 1)] != _NEWLINE]]))
-    if dialect.has_quotes(data):
-        ends = ends[np.searchsorted(_structural(data, dialect), ends) % 2 == 0]
+    if dialect.has_quotes(block.data):
+        ends = ends[np.searchsorted(_structural(block, dialect), ends) % 2 == 0]
     return ends + 1
 
 
-def _end_of_rows(data: bytes, dialect: Dialect) -> int:
+def _end_of_rows(block: Block, dialect: Dialect) -> int:
     """Return the place behind the last whole row of whole lines."""
+    data = block.data
     if not dialect.has_quotes(data):
         return len(data)
-    quotes = _structural(data, dialect)
+    quotes = _structural(block, dialect)
     if len(quotes) % 2 == 0:
         return len(data)
     place = data.rfind(b"\n", 0, int(quotes[-1]))
@@ -370,9 +360,9 @@ def _end_of_rows(data: bytes, dialect: Dialect) -> int:
     return place + 1
 
 
-def _structural(data: bytes, dialect: Dialect) -> Places:
+def _structural(block: Block, dialect: Dialect) -> Places:
     """Return the places of the quotes that open and close, in turn; both quotes of a doubled one may be among them."""
-    codes = np.frombuffer(data, np.uint8)
+    codes = np.frombuffer(block.data, np.uint8)
     quote = ord(dialect.quote)
     places = np.flatnonzero(codes == quote)
     is_edge = np.zeros(256, bool)
@@ -383,15 +373,16 @@ def _structural(data: bytes, dialect: Dialect) -> Places:
     # Every second quote opens: so it is if each one stands at the edge of a field or beside another quote.
     if is_edge[codes[opening - 1]].all() and is_edge[codes[closing + 1]].all():
         return places
-    return np.array(list(_open_and_close(data, places, dialect)), np.int64)
+    return np.array(list(_open_and_close(block, places, dialect)), np.int64)
 
 
-def _open_and_close(data: bytes, places: Places, dialect: Dialect) -> Iterator[int]:
+def _open_and_close(block: Block, places: Places, dialect: Dialect) -> Iterator[int]:
     """Yield the places of quotes that open and close; slow, for blocks with quotes within fields without quotes.
 
     Raises:
-        _MalformedQuoteError: Text follows a closing quote.
+        FormatError: Text follows a closing quote.
     """
+    data = block.data
     quote, edges = ord(dialect.quote), {ord(dialect.delimiter), _NEWLINE, _RETURN}
     is_open, doubled = False, -1
     for place in places.tolist():
@@ -402,19 +393,15 @@ def _open_and_close(data: bytes, places: Places, dialect: Dialect) -> Iterator[i
                 doubled = place + 1
                 continue
             if data[place + 1] not in edges:
-                raise _MalformedQuoteError(place)
+                shown = data[max(0, place - 10) : place + 10].decode("utf-8", "replace").splitlines()
+                raise block.error(
+                    f"text follows a closing quote, as in {' '.join(shown)!r}. Write a quote within a value as "
+                    f"{dialect.quote * 2}; Spark does so with .option('escape', '\"'). If quotes have no meaning in "
+                    "this file, give settings={'quote': ''}",
+                    place,
+                )
             is_open = False
             yield place
         elif not place or data[place - 1] in edges:
             is_open = True
             yield place
-
-
-def _malformed(block: Block, place: int, dialect: Dialect) -> Exception:
-    shown = block.data[max(0, place - 10) : place + 10].decode("utf-8", "replace").splitlines()
-    return block.error(
-        f"text follows a closing quote, as in {' '.join(shown)!r}. Write a quote within a value as "
-        f"{dialect.quote * 2}; Spark does so with .option('escape', '\"'). If quotes have no meaning in this file, "
-        "give settings={'quote': ''}",
-        place,
-    )

@@ -6,7 +6,7 @@ sets are read, too. The splits of a set are chosen one at a time.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,44 +45,29 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
         StreamOptions(store.url, given.get("split"), given.get("version"), given.get("tag"), store=store)
     )
     reader = ArrowReader.of(found, as_stored=True)
-    if options.columns is not None:
-        reader = _with_columns(reader, options.columns)
-    classes = found.manifest.metadata.get("classes")
-    schema = _with_classes(reader.schema, list(map(str, classes)) if isinstance(classes, list) else [])
-    identity = [found.manifest.digest, sorted(reader.encodings)]
-    return OpenedSource(store.url, schema, _parts(reader, spans_of(found)), lambda: identity)
-
-
-def _with_columns(reader: ArrowReader, names: Sequence[str]) -> ArrowReader:
-    """Return the reader of some columns, with the masks of their nulls."""
-    check_columns(reader.store.url, names, reader.encodings)
-    wanted = {*names, *(name + MASK_SUFFIX for name in names if reader.logical.get(name, {}).get("mask"))}
-    encodings = {name: encoding for name, encoding in reader.encodings.items() if name in wanted}
-    logical = {name: kind for name, kind in reader.logical.items() if name in wanted}
-    return ArrowReader(reader.store, encodings, logical, as_stored=True)
-
-
-def _with_classes(schema: pa.Schema, classes: Sequence[str]) -> pa.Schema:
-    """Return the columns with the names of the classes whose numbers the column `label` holds, if there are any."""
+    if (names := options.columns) is not None:  # with the masks of their nulls
+        check_columns(store.url, names, reader.encodings)
+        wanted = {*names, *(name + MASK_SUFFIX for name in names if reader.logical.get(name, {}).get("mask"))}
+        encodings = {name: encoding for name, encoding in reader.encodings.items() if name in wanted}
+        logical = {name: kind for name, kind in reader.logical.items() if name in wanted}
+        reader = ArrowReader(reader.store, encodings, logical, as_stored=True)
+    schema, classes = reader.schema, found.manifest.metadata.get("classes")
     place = schema.get_field_index(_LABEL)
-    if not classes or place < 0:
-        return schema
-    field = schema.field(place)
-    notes = {**(field.metadata or {}), CLASS_NAMES: json.dumps(classes).encode()}
-    return schema.set(place, field.with_metadata(notes))
-
-
-def _parts(reader: ArrowReader, spans: Iterable[RowSpan]) -> list["MdsPart"]:
-    """Return parts of neighbouring shards."""
+    if isinstance(classes, list) and classes and place >= 0:
+        label = schema.field(place)
+        notes = {**(label.metadata or {}), CLASS_NAMES: json.dumps(list(map(str, classes))).encode()}
+        schema = schema.set(place, label.with_metadata(notes))
     groups: list[list[RowSpan]] = []
     free = 0
-    for span in spans:
+    for span in spans_of(found):
         if span.num_bytes > free:
             groups.append([])
             free = _PIECE_BYTES
         groups[-1].append(span)
         free -= span.num_bytes
-    return [MdsPart(reader, tuple(group)) for group in groups]
+    identity = [found.manifest.digest, sorted(reader.encodings)]
+    parts = [MdsPart(reader, tuple(group)) for group in groups]
+    return OpenedSource(store.url, schema, parts, lambda: identity)
 
 
 @dataclass(frozen=True)

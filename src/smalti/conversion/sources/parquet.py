@@ -57,13 +57,13 @@ def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001  th
     return number > 0 and number * 2 > sum(not _is_about(name) for name in names)
 
 
-def _is_wanted(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES)
-
-
 def _is_about(name: str) -> bool:
     path = PurePosixPath(name.lower())
     return path.name in _ABOUT or path.suffix in _ABOUT_SUFFIXES or path.stem in _ABOUT_STEMS
+
+
+def _is_wanted(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
 
 
 def open_source(place: Any, options: SourceOptions) -> OpenedSource:
@@ -81,11 +81,17 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     options.settings_of("Parquet files")
     what = f"no file there ends with {' or '.join(SUFFIXES)}"
     found = list_files(place, options.storage_options).wanted(_is_wanted, what=what)
-    if not found.pattern:
-        _refuse_tables(found)
+    if not found.pattern:  # deleted and replaced rows of a table with a log are still in files there
+        name = table_format(each.key for folder in LOG_FOLDERS for each in found.store.list(folder))
+        if name is not None:
+            raise FormatError(
+                f"{found.url} is a {name} table: files of deleted and replaced rows are there too. Read the table with "
+                "Spark and `dataframe_to_mds`, or give `convert` a pattern of the files that belong to it",
+                url=found.url,
+            )
     with ThreadPoolExecutor(min(_READERS, len(found.files)), thread_name_prefix="smalti-footer") as pool:
         footers = list(pool.map(lambda file: read_footer(found.store, file.key, file.num_bytes), found.files))
-    texts = partition_texts(found.names(), found.store.locate)
+    texts = partition_texts([file.key for file in found.files], found.store.locate)
     values = {name: first_type(column, _PARTITION_TYPES) for name, column in texts.items()}
     stored = _joint_schema(found, footers)
     for name, column in values.items():
@@ -153,7 +159,7 @@ def _features(found: SourceFiles, footers: Sequence[Footer]) -> Mapping[str, Any
                 f"{first.key}, such as by other names of classes; convert them on their own",
                 column=differing[0],
             )
-    splits = splits_of_hub(found.names()) if features and not found.pattern else []
+    splits = splits_of_hub(file.key for file in found.files) if features and not found.pattern else []
     if len(splits) > 1:
         raise VersionNotFound(
             f"{found.url} has the splits {', '.join(splits)}: choose one by a pattern of its files, such as "
@@ -175,21 +181,6 @@ def _described(
         columns = dataset_columns(found.url, stored, features, None, batches)
     fields = [column.field if column.name in features else field for column, field in zip(columns, stored, strict=True)]
     return pa.schema(fields), files_in
-
-
-def _refuse_tables(found: SourceFiles) -> None:
-    """Raise an error if a folder is a table with a log: its deleted and replaced rows are still in files there.
-
-    Raises:
-        FormatError: It is one.
-    """
-    name = table_format(each.key for folder in LOG_FOLDERS for each in found.store.list(folder))
-    if name is not None:
-        raise FormatError(
-            f"{found.url} is a {name} table: files of deleted and replaced rows are there too. Read the table with "
-            "Spark and `dataframe_to_mds`, or give `convert` a pattern of the files that belong to it",
-            url=found.url,
-        )
 
 
 def _check_summary(found: SourceFiles, footers: Sequence[Footer]) -> None:
@@ -280,21 +271,16 @@ class ParquetPart:
         with open_rows(*place, metadata=metadata_of(*place, self.digest), streams=streams) as file:
             present = set(file.schema_arrow.names)
             names = [name for name in wanted if name in present and name not in self.values]
-            batches = file.iter_batches(batch_rows, [self.group], names, use_threads=False)
-            while True:
-                try:
-                    batch = next(batches, None)
-                except (pa.ArrowException, OSError, ValueError) as error:
-                    if isinstance(error, SmaltiError):
-                        raise
-                    raise FormatError(
-                        f"{self.where} cannot be read: {str(error)[:300]}; the file is damaged or encrypted: fetch or "
-                        "write it again",
-                        key=self.file.key,
-                    ) from error
-                if batch is None:
-                    return
-                yield batch
+            try:
+                yield from file.iter_batches(batch_rows, [self.group], names, use_threads=False)
+            except SmaltiError:
+                raise
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise FormatError(
+                    f"{self.where} cannot be read: {str(error)[:300]}; the file is damaged or encrypted: fetch or "
+                    "write it again",
+                    key=self.file.key,
+                ) from error
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name in self.values:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -183,9 +183,9 @@ def open_rows(files: Files, key: str, num_bytes: int, *, metadata: Any = None, s
             coerce_int96_timestamp_unit="us",
             page_checksum_verification=True,
         )
+    except SmaltiError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, SmaltiError):
-            raise
         raise _damaged(files.locate(key), key, str(error)[:300]) from error
 
 
@@ -200,10 +200,8 @@ def _with_moments(schema: pa.Schema, metadata: Any) -> pa.Schema:
 
 
 def _as_moments(kind: pa.DataType) -> pa.DataType:
-    if kind == pa.timestamp("ns"):
-        return pa.timestamp("us", "UTC")
     if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
+        return pa.timestamp("us", "UTC" if kind == pa.timestamp("ns") else kind.tz)
     if pa.types.is_struct(kind):
         return pa.struct([each.with_type(_as_moments(each.type)) for each in kind])
     if pa.types.is_map(kind):
@@ -227,8 +225,7 @@ def _damaged(where: str, key: str, why: str) -> FormatError:
 
 def table_format(keys: Iterable[str]) -> str | None:
     """Return the name of the format of a table with a log, by the keys of its files; None if there is no log."""
-    patterns = {name: re.compile(pattern) for name, pattern in _LOGS.items()}
-    return next((name for key in keys for name, pattern in patterns.items() if pattern.fullmatch(key)), None)
+    return next((name for key in keys for name, pattern in _LOGS.items() if re.fullmatch(pattern, key)), None)
 
 
 def partition_texts(keys: Sequence[str], locate: Callable[[str], str]) -> dict[str, list[str | None]]:
@@ -237,27 +234,13 @@ def partition_texts(keys: Sequence[str], locate: Callable[[str], str]) -> dict[s
     Raises:
         FormatError: Some files are in such folders, and others are not; or a name is no text.
     """
-    by_file = []
+    by_file: list[dict[str, str | None]] = []
     for key in keys:
-        found = list(_partitions_in(key, locate))
-        by_file.append(dict(found))
-        if len(by_file[-1]) < len(found):
-            raise FormatError(f"{locate(key)}: two folders have one column; rename one of them", key=key)
-    names = list(by_file[0]) if by_file else []
-    for key, texts in zip(keys, by_file, strict=True):
-        if list(texts) != names:
-            raise FormatError(
-                f"{locate(key)} is in folders of the columns {', '.join(texts) or 'none'}, and {keys[0]} in "
-                f"{', '.join(names) or 'none'}; read them on their own",
-                key=key,
-            )
-    return {name: [texts[name] for texts in by_file] for name in names}
-
-
-def _partitions_in(key: str, locate: Callable[[str], str]) -> Iterator[tuple[str, str | None]]:
-    for part in key.split("/")[:-1]:
-        name, equals, value = part.partition("=")
-        if name and equals:
+        texts: dict[str, str | None] = {}
+        for part in key.split("/")[:-1]:
+            name, equals, value = part.partition("=")
+            if not name or not equals:
+                continue
             try:
                 column, text = (unquote(each, errors="strict") for each in (name, value))
             except UnicodeDecodeError as error:
@@ -266,7 +249,17 @@ def _partitions_in(key: str, locate: Callable[[str], str]) -> Iterator[tuple[str
                     "%XX for the bytes of characters in UTF-8",
                     key=key,
                 ) from error
-            yield column, None if value == _NULL_FOLDER else text
+            if column in texts:
+                raise FormatError(f"{locate(key)}: two folders have one column; rename one of them", key=key)
+            texts[column] = None if value == _NULL_FOLDER else text
+        by_file.append(texts)
+        if list(texts) != list(by_file[0]):
+            raise FormatError(
+                f"{locate(key)} is in folders of the columns {', '.join(texts) or 'none'}, and {keys[0]} in "
+                f"{', '.join(by_file[0]) or 'none'}; read them on their own",
+                key=key,
+            )
+    return {name: [texts[name] for texts in by_file] for name in (by_file[0] if by_file else ())}
 
 
 def first_type(texts: Sequence[str | None], kinds: Sequence[tuple[str, Callable[[str], Any], pa.DataType]]) -> pa.Array:
