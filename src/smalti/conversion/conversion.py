@@ -416,7 +416,12 @@ def _publish_job(job: _Job, store: Store, processes: int, on_progress: OnProgres
             answers = _write_groups(plan, job, processes, on_progress, lost)
             return publish_shards(plan, write, job.options, answers, join_many, watch).manifest
         finally:
-            _remove_attempts(plan, lost)
+            if lost:  # best effort: a vacuum removes what these attempts have stored and cannot be deleted now
+                place = "" if job.rows.partition_by else plan.write_id  # only attempts know the splits, above it
+                folders = [f"{plan.write_id}/{attempt.name}/" for attempt in lost]
+                with contextlib.suppress(StoreError):
+                    keys = [item.key for item in store.list(place)]
+                    delete_all(store, [key for key in keys if any(folder in key for folder in folders)])
 
 
 def _write_groups(
@@ -451,17 +456,6 @@ def _write_groups(
         delete_all(plan.store, written)  # best effort
         raise
     return sorted(answers, key=lambda item: item[0].task)
-
-
-def _remove_attempts(plan: WritePlan, attempts: Sequence[Attempt]) -> None:
-    """Delete what these attempts have stored. Best effort: a vacuum removes what cannot be deleted now."""
-    if not attempts:
-        return
-    place = "" if plan.input.partition_by else plan.write_id  # splits, above it, are known to the attempts alone
-    folders = [f"{plan.write_id}/{attempt.name}/" for attempt in attempts]
-    with contextlib.suppress(StoreError):
-        keys = [item.key for item in plan.store.list(place)]
-        delete_all(plan.store, [key for key in keys if any(folder in key for folder in folders)])
 
 
 def _join_shards(row: tuple[int, str], plan: WritePlan, attempt: Attempt, report: Report) -> dict[str, Any]:  # noqa: ARG001

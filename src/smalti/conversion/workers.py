@@ -92,7 +92,7 @@ def run_tasks(
             cannot be sent to another process.
     """
     if processes > 1 and len(tasks) > 1:
-        workers = _Workers(plan, min(processes, len(tasks)), answers, lost, on_change)
+        workers = _Workers(_dumped(plan), min(processes, len(tasks)), answers, lost, on_change)
         try:
             workers.run(tasks)
         finally:
@@ -135,27 +135,25 @@ class _Worker:
             self.connection.send_bytes(message)
 
 
+@dataclass
 class _Workers:
     """Up to `count` processes that run tasks by one plan; used by one thread."""
 
-    def __init__(
-        self, plan: WritePlan, count: int, answers: Answers, lost: list[Attempt], on_change: Callable[[], None]
-    ) -> None:
-        self._plan = _dumped(plan)
-        self._count = count
-        self._workers: list[_Worker] = []
-        self._answers = answers
-        self._lost = lost
-        self._on_change = on_change
+    plan: bytes
+    count: int
+    answers: Answers
+    lost: list[Attempt]
+    on_change: Callable[[], None]
+    _workers: list[_Worker] = field(default_factory=list)
 
     def run(self, tasks: Sequence[WorkerTask]) -> None:
         """Run tasks, the first ones first."""
         waiting = deque(tasks)
         while waiting or any(worker.task for worker in self._workers):
             idle = [worker for worker in self._workers if worker.task is None]
-            while waiting and (idle or len(self._workers) < self._count):
+            while waiting and (idle or len(self._workers) < self.count):
                 if not idle:
-                    idle.append(_Worker(self._plan))
+                    idle.append(_Worker(self.plan))
                     self._workers.append(idle[0])
                 idle.pop(0).give(waiting.popleft())
             busy = [(worker, worker.task) for worker in self._workers if worker.task is not None]
@@ -183,8 +181,8 @@ class _Workers:
             worker.task = None
             if kind == _FAILED:
                 raise value
-            self._answers.append((task.attempts[-1], value))
-        self._on_change()
+            self.answers.append((task.attempts[-1], value))
+        self.on_change()
 
     def _bury(self, worker: _Worker, task: WorkerTask) -> None:
         """Remove a process that died; its task can be given to another.
@@ -195,7 +193,7 @@ class _Workers:
         self._workers.remove(worker)
         worker.connection.close()
         _end_all([worker])
-        self._lost.append(task.attempts[-1])
+        self.lost.append(task.attempts[-1])
         if len(task.attempts) >= MAX_ATTEMPTS:
             raise SmaltiError(
                 f"{task.name}: the processes that wrote it ended {MAX_ATTEMPTS} times, the last one "
@@ -211,7 +209,7 @@ class _Workers:
         _end_all(self._workers)
         for worker in self._workers:
             if worker.task is not None:
-                self._lost.append(worker.task.attempts[-1])
+                self.lost.append(worker.task.attempts[-1])
                 worker.connection.close()
 
 

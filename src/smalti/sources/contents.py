@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -81,24 +82,18 @@ def _read_here(store: Store, keys: Sequence[str], sizes: Sequence[int] | None) -
 
 def _read_into(store: Store, key: str, room: memoryview) -> int | None:
     """Read a file of this machine, and return its number of bytes; None if it has no room, and is to be read alone."""
-    path = store.local_path(key)
-    try:
-        file = open_descriptor(str(path))
-    except OSError:
-        return _copy_into(store.get(key), room)  # raises the store's error, unless the file is there now
-    try:
-        size = os.fstat(file).st_size
-        if size >= len(room):
-            return None
-        count = os.readv(file, [room[: size + 1]])  # one byte more shows the end of the file
-    except OSError:
-        return _copy_into(store.get(key), room)
-    finally:
-        os.close(file)
-    return count if count == size else _copy_into(store.get(key), room)
-
-
-def _copy_into(data: bytes, room: memoryview) -> int | None:
+    with suppress(OSError):  # the store raises its own error, unless the file is there now
+        file = open_descriptor(str(store.local_path(key)))
+        try:
+            size = os.fstat(file).st_size
+            if size >= len(room):
+                return None
+            count = os.readv(file, [room[: size + 1]])  # one byte more shows the end of the file
+            if count == size:
+                return count
+        finally:
+            os.close(file)
+    data = store.get(key)
     if len(data) > len(room):
         return None
     room[: len(data)] = data

@@ -103,7 +103,8 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
     known = features if isinstance(features, dict) else {}
     columns = dataset_columns(store.url, schema, known, wanted, first, partial(_read_below, store))
     parts = tuple(ArrowFilePart(file, columns, tuple(schema.names)) for file in files)
-    return OpenedSource(store.locate(folder), _schema_of(columns), parts, partial(marks_of, files))
+    rows = pa.schema([column.field for column in columns])
+    return OpenedSource(store.locate(folder), rows, parts, partial(marks_of, files))
 
 
 def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> OpenedSource:
@@ -130,7 +131,7 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> OpenedSource:
     spans = [(begin, min(begin + _PART_ROWS, count)) for begin in range(0, count, _PART_ROWS)]
     parts = tuple(DatasetPart(plain, begin, end, columns, size * (end - begin) // count) for begin, end in spans)
     identity = [dataset._fingerprint, [column.name for column in columns]]
-    return OpenedSource(url, _schema_of(columns), parts, lambda: identity)
+    return OpenedSource(url, pa.schema([column.field for column in columns]), parts, lambda: identity)
 
 
 def _batches_of(dataset: Any, begin: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -287,10 +288,6 @@ def _first_contents(columns: Sequence[HuggingFaceColumn], batches: Iterable[pa.R
     return found
 
 
-def _schema_of(columns: Sequence[HuggingFaceColumn]) -> pa.Schema:
-    return pa.schema([column.field for column in columns])
-
-
 @dataclass(frozen=True)
 class ArrowFilePart(PartOfFile):
     """The rows of one Arrow file of a folder."""
@@ -377,7 +374,7 @@ def _batch(columns: Sequence[HuggingFaceColumn], batch: pa.RecordBatch, where: s
                 f"file, and a value does not fit: {str(error)[:200]}; {_AGAIN}",
                 column=column.name,
             ) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=_schema_of(columns))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field for column in columns]))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ of the Hugging Face Hub say in their metadata which columns are images and class
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -95,24 +95,26 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     values = {name: first_type(column, _PARTITION_TYPES) for name, column in texts.items()}
     stored = _joint_schema(found, footers)
     for name, column in values.items():
-        field, place = pa.field(name, column.type), stored.get_field_index(name)
-        stored = stored.append(field) if place < 0 else stored.set(place, field)
+        added, place = pa.field(name, column.type), stored.get_field_index(name)
+        stored = stored.append(added) if place < 0 else stored.set(place, added)
     if options.columns is not None:
         check_columns(found.url, options.columns, stored.names)
         stored = pa.schema([stored.field(name) for name in dict.fromkeys(options.columns)])
     features = {name: each for name, each in _features(found, footers).items() if name not in values}
-    schema, files_in = _described(found, _parts(found, footers, stored, values, {}), stored, features)
+    parts = list(_parts(found, footers, stored, values))
+    columns = dataset_columns(found.url, stored, features, None, ()) if features else ()
+    if files_in := {column.name: column for column in columns if column.is_file}:  # the first rows say what they are
+        batches = (batch for part in parts for batch in part.stored(list(files_in), _SEARCHED_ROWS))
+        columns = dataset_columns(found.url, stored, features, None, batches)
+        parts = [replace(part, files_in=files_in) for part in parts]
+    fields = {column.name: column.field for column in columns if column.name in features}
     if not found.pattern:
         _check_summary(found, footers)
-    return found.source(schema, list(_parts(found, footers, stored, values, files_in)))
+    return found.source(pa.schema([fields.get(column.name, column) for column in stored]), parts)
 
 
 def _parts(
-    found: SourceFiles,
-    footers: Sequence[Footer],
-    stored: pa.Schema,
-    values: Mapping[str, pa.Array],
-    files_in: Mapping[str, HuggingFaceColumn],
+    found: SourceFiles, footers: Sequence[Footer], stored: pa.Schema, values: Mapping[str, pa.Array]
 ) -> Iterator["ParquetPart"]:
     """Yield one part per row group that has rows."""
     is_fixed = all(pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_null(kind) for kind in stored.types)
@@ -124,9 +126,7 @@ def _parts(
             if group.num_rows:
                 num_bytes = footer.num_bytes * group.num_bytes // raw_bytes
                 rows = max(1, min(most_rows, _BATCH_BYTES * group.num_rows // max(1, group.num_bytes)))
-                yield ParquetPart(
-                    file, footer.digest, number, group.num_rows, num_bytes, rows, stored, of_file, files_in
-                )
+                yield ParquetPart(file, footer.digest, number, group.num_rows, num_bytes, rows, stored, of_file)
 
 
 def _joint_schema(found: SourceFiles, footers: Sequence[Footer]) -> pa.Schema:
@@ -168,21 +168,6 @@ def _features(found: SourceFiles, footers: Sequence[Footer]) -> Mapping[str, Any
     return features
 
 
-def _described(
-    found: SourceFiles, parts: Iterator["ParquetPart"], stored: pa.Schema, features: Mapping[str, Any]
-) -> tuple[pa.Schema, dict[str, HuggingFaceColumn]]:
-    """Return the columns of the batches, with what features and first rows say of them, and those that hold files."""
-    if not features:
-        return stored, {}
-    columns = dataset_columns(found.url, stored, features, None, ())
-    files_in = {column.name: column for column in columns if column.is_file}
-    if files_in:
-        batches = (batch for part in parts for batch in part.stored(list(files_in), _SEARCHED_ROWS))
-        columns = dataset_columns(found.url, stored, features, None, batches)
-    fields = [column.field if column.name in features else field for column, field in zip(columns, stored, strict=True)]
-    return pa.schema(fields), files_in
-
-
 def _check_summary(found: SourceFiles, footers: Sequence[Footer]) -> None:
     """Compare files with the `_metadata` file of a folder, which lists files and their rows, if there is one.
 
@@ -209,9 +194,9 @@ def _check_summary(found: SourceFiles, footers: Sequence[Footer]) -> None:
 def _plain(schema: pa.Schema) -> pa.Schema:
     """Return the schema in types without dictionaries and views, with the metadata that Smalti knows."""
     fields = []
-    for field in schema:
-        notes = {key: value for key, value in (field.metadata or {}).items() if key.startswith(b"smalti.")}
-        fields.append(pa.field(field.name, plain_type(field.type), field.nullable, notes or None))
+    for column in schema:
+        notes = {key: value for key, value in (column.metadata or {}).items() if key.startswith(b"smalti.")}
+        fields.append(pa.field(column.name, plain_type(column.type), column.nullable, notes or None))
     return pa.schema(fields)
 
 
@@ -234,7 +219,7 @@ class ParquetPart:
     """Columns as they are in the files, in plain types."""
     values: dict[str, Any]
     """Value of each partition column."""
-    files_in: Mapping[str, HuggingFaceColumn]
+    files_in: Mapping[str, HuggingFaceColumn] = field(default_factory=dict)
     """Columns that hold files, with their contents in the batches."""
 
     @property
