@@ -315,8 +315,14 @@ def _plan_job(source: Source, options: WriteOptions, reading: SourceOptions, lef
         columns = {name: encoding or named.get(name) for name, encoding in chosen.items()}
     rows, output = plan_rows(kinds_of(schema), options, columns=columns, words=Words("the source", "part"))
     groups = tuple(group_parts(source.parts(), reading.part_bytes))
-    if output.needs_first_rows:
-        output = _learned(rows, output, groups)
+    if output.needs_first_rows:  # the columns are those of what the transform makes of them
+        batches = (batch for group in groups for batch in group.rows(rows.names, lambda _: None) if batch.num_rows)
+        if (trial := next(batches, None)) is None:
+            raise no_rows(rows.words)
+        trial = trial.slice(0, NUM_TRIAL_ROWS)
+        if (transformed := rows.first_transformed(iter([trial]))) is None:
+            raise no_output(trial.num_rows)
+        output = output.of_transformed(transformed)
     identity = source.identity()
     known = identity if isinstance(identity, Mapping) else {} if identity is None else {"identity": identity}
     facts = {"url": source.url, **known, **({"settings": as_json(reading.settings)} if reading.settings else {})}
@@ -356,19 +362,6 @@ def _check_classes(parent: Header | None, job: _Job) -> None:
             'mode="overwrite"; or change the numbers with a `transform`, and give the `columns` of the set, and '
             'metadata={"classes": [...]}'
         )
-
-
-def _learned(rows: InputRows, output: OutputColumns, groups: Sequence[Group]) -> OutputColumns:
-    """Return the columns that are stored of what the transform makes of the first rows."""
-    batches = (batch for group in groups for batch in group.rows(rows.names, lambda _: None) if batch.num_rows)
-    trial = next(batches, None)
-    if trial is None:
-        raise no_rows(rows.words)
-    trial = trial.slice(0, NUM_TRIAL_ROWS)
-    schema = rows.first_transformed(iter([trial]))
-    if schema is None:
-        raise no_output(trial.num_rows)
-    return output.of_transformed(schema)
 
 
 def group_parts(parts: Sequence[SourcePart], part_bytes: int | None) -> Iterator[Group]:

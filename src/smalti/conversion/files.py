@@ -8,7 +8,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -63,23 +63,21 @@ class _PatternState(dict[str, "_PatternState"]):
         """True if the characters so far match the pattern."""
 
     def __missing__(self, char: str) -> "_PatternState":
-        places = _with_empty(self._pieces, {after for place in self._places for after in self._after(place, char)})
-        state = self._states.setdefault(places, _PatternState(self._pieces, places, self._states))
-        self[char] = state
-        return state
-
-    def _after(self, place: int, char: str) -> Iterator[int]:
-        number, is_inside = divmod(place, 2)
-        piece = self._pieces[number] if number < len(self._pieces) else None
-        if piece == "**/":
-            if char != "/":
-                yield 2 * number + 1
-            elif is_inside:
-                yield 2 * number
-        elif piece == "**" or (piece == "*" and char != "/"):
-            yield place
-        elif piece == char or (piece == "?" and char != "/"):
-            yield place + 2
+        after: set[int] = set()
+        for place in self._places:
+            number, is_inside = divmod(place, 2)
+            piece = self._pieces[number] if number < len(self._pieces) else None
+            if piece == "**/" and char != "/":
+                after.add(2 * number + 1)
+            elif piece == "**/" and is_inside:
+                after.add(2 * number)
+            elif piece == "**" or (piece == "*" and char != "/"):
+                after.add(place)
+            elif piece == char or (piece == "?" and char != "/"):
+                after.add(place + 2)
+        places = _with_empty(self._pieces, after)
+        self[char] = self._states.setdefault(places, _PatternState(self._pieces, places, self._states))
+        return self[char]
 
 
 def _with_empty(pieces: Sequence[str], places: set[int]) -> frozenset[int]:
@@ -331,18 +329,10 @@ class _Ranges(io.RawIOBase):
         """Return True."""
         return True
 
-    def tell(self) -> int:
-        """Return the place of the next read."""
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to a place, and return it."""
         self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence])
         return self._at
-
-    def size(self) -> int:
-        """Return the size of the file, bytes."""
-        return self._size
 
     def read(self, size: int = -1, /) -> bytes:
         """Return the next bytes; fewer than asked for only at the end of the file."""

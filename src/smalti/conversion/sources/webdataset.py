@@ -99,7 +99,7 @@ class MemberType:
         return codec.encode(array)
 
 
-def member_type(ending: str, content: bytes) -> MemberType:
+def _member_type(ending: str, content: bytes) -> MemberType:
     """Return the column of members with this ending, by its last part and the content of the first one.
 
     Raises:
@@ -134,7 +134,7 @@ def _encoded(name: str, ending: str, encoding: str, *, nullable: bool, logical: 
     return MemberType(pa.field(name, pa.binary(), nullable=nullable, metadata=notes), ending, form, encoding)
 
 
-def exported_types(export: Mapping[str, Any] | None, where: str) -> list[MemberType] | None:
+def _exported_types(export: Mapping[str, Any] | None, where: str) -> list[MemberType] | None:
     """Return the columns of tar files that Smalti exported; None without a record of such an export.
 
     Raises:
@@ -217,7 +217,7 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
         raise ArgumentError(f"`missing`: expected 'error' or 'null', found {missing!r}")
     found = list_files(place, options.storage_options).wanted(_is_wanted, what="there are no files of this format")
     files = found.each()
-    exported = exported_types(found.export, found.store.locate(RECORD))
+    exported = _exported_types(found.export, found.store.locate(RECORD))
     types = _types_of_first(files) if exported is None else exported
     if options.columns is not None:
         check_columns(found.url, options.columns, [each.field.name for each in types])
@@ -396,7 +396,7 @@ def _types_of_first(files: Sequence[StoredFile]) -> list[MemberType]:
         first = next(_samples_of(file), None)
         if first is not None:
             try:
-                return [member_type(ending, content) for ending, content in first[1].items()]
+                return [_member_type(ending, content) for ending, content in first[1].items()]
             except SchemaError as error:
                 raise SchemaError(f"{file.url}, sample {first[0]!r:.200}: {error}", key=first[0]) from error
     raise StoreNotFound(f"{files[0].store.url}: the tar files have no samples")
