@@ -280,7 +280,18 @@ def fetch_archive(source: str, into: Path, *, limits: ArchiveLimits | None = Non
         if not (target / _NOTE).is_file():
             into.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=into) as work:
-                _unpack_source(archive, digest, Path(work), target, limits)
+                unpacked = Path(work, "files")
+                unpacked.mkdir()
+                with archive.open(Path(work, "archive"), limits) as stream:
+                    is_zip = _path_of(source).lower().endswith(".zip")
+                    _unpack(archive, read_members(archive.shown, stream, is_zip=is_zip), unpacked, limits)
+                note = {"source": archive.shown, "sha256": digest, "fetched": time.time()}
+                (unpacked / _NOTE).write_text(json.dumps(note))
+                try:
+                    unpacked.rename(target)
+                except OSError:
+                    if not (target / _NOTE).is_file():  # otherwise another process unpacked the same archive first
+                        raise
         return _class_folder(target)
     except SmaltiError:
         raise
@@ -291,24 +302,8 @@ def fetch_archive(source: str, into: Path, *, limits: ArchiveLimits | None = Non
         ) from error
 
 
-def _unpack_source(source: ArchiveSource, digest: str, work: Path, target: Path, limits: ArchiveLimits) -> None:
-    unpacked = work / "files"
-    unpacked.mkdir()
-    is_zip = _path_of(source.address).lower().endswith(".zip")
-    with source.open(work / "archive", limits) as archive:
-        skipped = _unpack(source, read_members(source.shown, archive, is_zip=is_zip), unpacked, limits)
-    for kind, count in skipped.items():
-        _log.warning("%s: %d members are %s, and were not unpacked", source.shown, count, kind)
-    (unpacked / _NOTE).write_text(json.dumps({"source": source.shown, "sha256": digest, "fetched": time.time()}))
-    try:
-        unpacked.rename(target)
-    except OSError:
-        if not (target / _NOTE).is_file():  # otherwise another process unpacked the same archive first
-            raise
-
-
-def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limits: ArchiveLimits) -> Counter[str]:
-    """Write the files; return the number of members that were skipped, by what they are."""
+def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limits: ArchiveLimits) -> None:
+    """Write the files; log the number of members that were skipped, by what they are."""
     left, written, skipped = limits.max_bytes, 0, Counter[str]()
     for count, member in enumerate(members):
         if count >= limits.max_files:
@@ -326,7 +321,8 @@ def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limi
             skipped["links or devices"] += 1
     if not written:
         raise source.fault(" holds no file; expected images in folders by class")
-    return skipped
+    for kind, count in skipped.items():
+        _log.warning("%s: %d members are %s, and were not unpacked", source.shown, count, kind)
 
 
 def _write(source: ArchiveSource, member: Member, folder: Path) -> int:
