@@ -35,15 +35,7 @@ from smalti.catalog.sidecars import columns_of, shards_of, store_columns
 from smalti.catalog.table.shard_table import samples_of
 from smalti.catalog.tags import tag as set_tag
 from smalti.errors import ArgumentError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
-from smalti.exchange.target import (
-    Content,
-    CopyTarget,
-    content_of,
-    has_same_content,
-    has_same_records,
-    read_content,
-    vacuumed,
-)
+from smalti.exchange.target import Content, CopyTarget, vacuumed
 from smalti.exchange.transfer import CopyOptions, Progress, Transfer, is_whole
 from smalti.format import MAX_INDEX_BYTES, ShardInfo
 from smalti.format.index import FileInfo
@@ -172,7 +164,7 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
         raise ArgumentError(f"`mode` is {mode!r}, expected 'create' or 'overwrite'")
     transfer = Transfer(source, target, options, on_progress, dry_run=dry_run)
     choice = WantedVersion(whole_or_none("version", version), tag)
-    content = read_content(transfer.source, choice.number_in(transfer.source))
+    content = Content.read(transfer.source, choice.number_in(transfer.source))
     if content.header is None:
         return _copy_plain(transfer, content, split)
     state = CopyTarget.read(transfer.target)
@@ -260,6 +252,7 @@ def _report(
     missing: Sequence[FileInfo],
     num_files: int,
     num_bytes: int,
+    may_hold_deleted: tuple[int, ...] = (),
 ) -> CopyReport:
     """Return the report of a copy of so many files and bytes, some of which were missing at the target."""
     copied = sum(file.num_bytes for file in missing)
@@ -272,6 +265,7 @@ def _report(
         num_bytes=copied,
         num_present=num_files - len(missing),
         bytes_present=num_bytes - copied,
+        may_hold_deleted=may_hold_deleted,
     )
 
 
@@ -330,13 +324,11 @@ def _copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parce
         )
         for parcel in parcels
     )
-    return replace(
-        _report(transfer, versions, missing, num_files, num_bytes),
-        may_hold_deleted=state.may_hold_deleted(
-            (None if parcel.placeholder_for is not None else number, parcel.erased)
-            for parcel, number in zip(new, published, strict=True)
-        ),
+    may_hold_deleted = state.may_hold_deleted(
+        (None if parcel.placeholder_for is not None else number, parcel.erased)
+        for parcel, number in zip(new, published, strict=True)
     )
+    return _report(transfer, versions, missing, num_files, num_bytes, may_hold_deleted)
 
 
 def _needs(state: CopyTarget, parcels: Sequence[Parcel], *, is_checked: bool) -> tuple[list[FileInfo], int, int]:
@@ -441,7 +433,7 @@ def sync(
     if newest.header is None:
         if newest.index is None:
             raise no_shard_set(transfer.source)
-        return _copy_plain(transfer, read_content(transfer.source, None), None)
+        return _copy_plain(transfer, Content.read(transfer.source, None), None)
     # Newest first, so that a version which is published meanwhile is left to the next call.
     headers = [newest.header, *headers_before(transfer.source, newest.header)][::-1]
     state = CopyTarget.read(transfer.target)
@@ -492,7 +484,7 @@ def _parcels(
     Raises:
         CatalogError: samples were deleted at the target that a version may hold.
     """
-    source, newest, expired = headers[-1], state.newest, set(headers[-1].expired)
+    expired = set(headers[-1].expired)
     parcels, skipped = list[Parcel](), list[SkippedVersion]()
     for header in wanted:
         number, is_done = header.version, header.version <= done
@@ -503,13 +495,12 @@ def _parcels(
             why = f"older than version {done}, which the target has: versions are only added after the newest"
             skipped.append(SkippedVersion(number, why))
         elif number not in expired:
-            parcels.append(Parcel(content_of(transfer.source, header), header.write_id, present=present))
+            parcels.append(Parcel(Content.of(transfer.source, header), header.write_id, present=present))
         else:
             following = next(each for each in headers if each.version > number and each.version not in expired)
-            content = content_of(transfer.source, following)
+            content = Content.of(transfer.source, following)
             parcels.append(Parcel(content, header.write_id, placeholder_for=header))
-    is_newest = newest is not None and has_same_content(newest, source) and has_same_records(source, newest)
-    is_newest = is_newest and all(parcel.present is not None for parcel in parcels)
+    is_newest = state.is_at(headers[-1]) and all(parcel.present is not None for parcel in parcels)
     if parcels and parcels[-1].source.version > done and not is_newest:
         parcels[-1] = replace(parcels[-1], present=None)  # a rollback at the source: only its content is there
     known = {erasure_id(entry) for header in headers for entry in header.erased}

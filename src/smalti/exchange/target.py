@@ -51,6 +51,32 @@ class Content:
     header: Header | None
     """None for a plain MDS set, and for the folder of one split of a set."""
 
+    @classmethod
+    def read(cls, store: Store, version: int | None) -> "Content":
+        """Read a version completely, the newest by default; its digest is recomputed.
+
+        Raises:
+            StoreNotFound: there is no set.
+            VersionNotFound: there is no such version, or a vacuum removed it.
+            IndexFileError: the manifest cannot be trusted.
+        """
+        newest = find_newest(store, lenient=True)
+        if newest.header is None:
+            return cls(store, open_version(store, WantedVersion(version, by_index=False)), None)
+        number = newest.header.version if version is None else version
+        if number in newest.header.expired:
+            raise vacuumed(store, number)
+        return cls.of(store, header_of(store, number))
+
+    @classmethod
+    def of(cls, store: Store, header: Header) -> "Content":
+        """Read the shards of a version whose header is known.
+
+        Raises:
+            IndexFileError: the manifest cannot be trusted.
+        """
+        return cls(store, read_manifest(store, header), header)
+
     def files(self, split: str | None = None) -> Iterator[FileInfo]:
         """Yield all files of the version but its header and its own shard table, with the hashes that are known.
 
@@ -104,32 +130,6 @@ def _stored(store: Store, shards: Sequence[ShardInfo]) -> Iterator[FileInfo]:
             yield BlockFile(key, store.size(key), lists=lists[key])
 
 
-def read_content(store: Store, version: int | None) -> Content:
-    """Read a version completely, the newest by default; its digest is recomputed.
-
-    Raises:
-        StoreNotFound: there is no set.
-        VersionNotFound: there is no such version, or a vacuum removed it.
-        IndexFileError: the manifest cannot be trusted.
-    """
-    newest = find_newest(store, lenient=True)
-    if newest.header is None:
-        return Content(store, open_version(store, WantedVersion(version, by_index=False)), None)
-    number = newest.header.version if version is None else version
-    if number in newest.header.expired:
-        raise vacuumed(store, number)
-    return content_of(store, header_of(store, number))
-
-
-def content_of(store: Store, header: Header) -> Content:
-    """Read the shards of a version whose header is known.
-
-    Raises:
-        IndexFileError: the manifest cannot be trusted.
-    """
-    return Content(store, read_manifest(store, header), header)
-
-
 def vacuumed(store: Store, version: int) -> VersionNotFound:
     """Return the error for a version whose shards a vacuum removed."""
     return VersionNotFound(
@@ -176,8 +176,16 @@ class CopyTarget:
         name = source.write_id if write_id is None else write_id
         found = next((header for header in self.usable() if header.write_id == name), None)
         if found is None and write_id is None:
-            found = next((header for header in self.usable() if has_same_content(header, source)), None)
+            found = next((header for header in self.usable() if _has_same_content(header, source)), None)
         return found
+
+    def is_at(self, source: Header) -> bool:
+        """Return whether the newest version has the content of `source`, and its records of deletions and purges."""
+        if self.newest is None or not _has_same_content(self.newest, source):
+            return False
+        there = {(erasure_id(entry), bool(entry.get("purged"))) for entry in self.newest.erased}
+        there |= {(erasure, False) for erasure, _ in there}
+        return all((erasure_id(entry), bool(entry.get("purged"))) in there for entry in source.erased)
 
     def check_erased(self, source: Header, known: Collection[str] = ()) -> None:
         """Check that a version of the source records every deletion of samples that the target does.
@@ -303,20 +311,13 @@ class CopyTarget:
         return is_remembered or any(header.write_id == owner for header in self.headers.values())
 
 
-def has_same_content(one: Header, other: Header) -> bool:
+def _has_same_content(one: Header, other: Header) -> bool:
     """Return whether two versions have the same shards, added columns and logical types."""
     first, second = (
         (header.digest, [entry.get("digest") or entry.get("sha256") for entry in header.sidecars], dict(header.logical))
         for header in (one, other)
     )
     return first == second
-
-
-def has_same_records(one: Header, other: Header) -> bool:
-    """Return whether `other` records all deletions that `one` does, and which of them were purged."""
-    return {(erasure_id(entry), bool(entry.get("purged"))) for entry in one.erased} <= {
-        (erasure_id(entry), purged) for entry in other.erased for purged in (False, bool(entry.get("purged")))
-    }
 
 
 def _hash(name: str) -> int:

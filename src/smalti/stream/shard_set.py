@@ -65,23 +65,6 @@ def splits_of(manifest: Manifest) -> tuple[str, ...]:
     return tuple(folders) if SPLIT_NAMES.issuperset(folder.lower() for folder in folders) else ()
 
 
-def warn_of_mixed_splits(manifest: Manifest, root: str) -> None:
-    """Warn, once for each set, if it has several splits and is opened without `split`."""
-    splits = splits_of(manifest)
-    if len(splits) < 2 or root in _warned:
-        return
-    _warned.add(root)
-    more = ", ..." if len(splits) > _MAX_SPLITS_IN_MESSAGE else ""
-    names = ", ".join(map(repr, splits[:_MAX_SPLITS_IN_MESSAGE])) + more
-    warnings.warn(
-        f"{root} has the splits {names}, and is opened without `split`: samples of all of them are read as one, those "
-        f"for validation too. Give split={splits[0]!r} or another one; to mix them on purpose, give a stream for each: "
-        "streams=[Stream(remote=..., split=...), ...]",
-        MixedSplitsWarning,
-        stacklevel=2,
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class AddedColumns:
     """Columns that were added to a set after its shards were written, in shards of their own."""
@@ -222,9 +205,19 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
             release does not support, or a file lacks the hash that `validate_hash` requires; or the set lacks one of
             `columns`.
     """
-    found = load_shard_set(options)
-    if options.split is None:
-        warn_of_mixed_splits(found.manifest, options.root)
+    found, root = load_shard_set(options), options.root
+    splits = () if options.split is not None or root in _warned else splits_of(found.manifest)
+    if len(splits) > 1:
+        _warned.add(root)
+        more = ", ..." if len(splits) > _MAX_SPLITS_IN_MESSAGE else ""
+        names = ", ".join(map(repr, splits[:_MAX_SPLITS_IN_MESSAGE])) + more
+        warnings.warn(
+            f"{root} has the splits {names}, and is opened without `split`: samples of all of them are read as one, "
+            f"those for validation too. Give split={splits[0]!r} or another one; to mix them on purpose, give a stream "
+            "for each: streams=[Stream(remote=..., split=...), ...]",
+            MixedSplitsWarning,
+            stacklevel=2,
+        )
     return found
 
 

@@ -39,7 +39,6 @@ from smalti.writer.search import (
     SampleSearch,
     VersionContent,
     key_of,
-    positions_by_shard,
 )
 
 
@@ -101,13 +100,9 @@ def delete(  # noqa: PLR0913 -- these names are the documented interface
     search: SampleSearch
     if where is None and ids is not None and column is None:
         base = manifest if version in (None, manifest.version) else load_manifest(store, version=version)
-        content = VersionContent.of(store, base)
-        positions = positions_by_shard(content, ids)
-        what = f"{sum(map(len, positions.values()))} positions of version {base.version}"
-        if options is None:
-            search = PositionSearch(store, what, positions)
-        else:  # copies are searched, so that a purge that was killed can be repeated
-            search = CopySearch(store, what, content, positions)
+        # A purge searches for copies, so that one that was killed can be repeated.
+        kind = PositionSearch if options is None else CopySearch
+        search = kind(store, VersionContent.of(store, base), ids)
     elif version is not None:
         raise ArgumentError(
             "`version` is that of positions (`ids` without `column`); others are searched in the newest"

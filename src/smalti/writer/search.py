@@ -196,11 +196,32 @@ class PredicateSearch(SampleSearch):
 
 
 class PositionSearch(SampleSearch):
-    """The samples at given positions of one version; `positions` has sample numbers by the name of the shard."""
+    """The samples at given positions of one version."""
 
-    def __init__(self, store: Store, what: str, positions: Mapping[str, Rows]) -> None:
-        super().__init__(store, "positions", what)
-        self.positions = positions
+    def __init__(self, store: Store, content: VersionContent, ids: Iterable[Any]) -> None:
+        """Find the shards of positions in the whole version.
+
+        Raises:
+            SchemaError: one is no position of the version.
+        """
+        try:
+            wanted = np.array(sorted({int(each) for each in ids if not isinstance(each, bool | float)}), np.int64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(f"`ids` without `column` are positions of samples, whole numbers: {error}") from error
+        version, shards = content.manifest.version, content.manifest.shards
+        super().__init__(store, "positions", f"{wanted.size} positions of version {version}")
+        sizes = sizes_of(shards)
+        ends = np.cumsum(sizes)
+        total = int(ends[-1]) if ends.size else 0
+        if wanted.size and not (wanted[0] >= 0 and wanted[-1] < total):
+            wrong = wanted[0] if wanted[0] < 0 else wanted[-1]
+            raise SchemaError(f"there is no sample {wrong}: version {version} has samples 0 to {total - 1}")
+        places = np.searchsorted(ends, wanted, side="right")
+        self.positions: dict[str, Rows] = {
+            shards[place].raw.basename: wanted[places == place] - int(ends[place] - sizes[place])
+            for place in np.unique(places).tolist()
+        }
+        """Numbers of samples by the name of the shard."""
 
     def prepare(self, content: VersionContent) -> None:
         """Check that a version still has the shards of the positions.
@@ -222,17 +243,18 @@ class PositionSearch(SampleSearch):
         return self.positions.get(group[0].raw.basename, np.zeros(0, np.int64))
 
 
-class CopySearch(SampleSearch):
+class CopySearch(PositionSearch):
     """The search for samples whose stored bytes are those of the samples at given positions of a version."""
 
-    def __init__(self, store: Store, what: str, content: VersionContent, positions: Mapping[str, Rows]) -> None:
+    def __init__(self, store: Store, content: VersionContent, ids: Iterable[Any]) -> None:
         """Read the samples; there must be no copies in their own version but themselves.
 
         Raises:
+            SchemaError: one is no position of the version.
             CatalogError: other samples of the version are equal.
         """
-        super().__init__(store, "positions", what)
-        shards = content.manifest.shards
+        super().__init__(store, content, ids)
+        shards, positions = content.manifest.shards, self.positions
         chosen = [(shard, positions[shard.raw.basename]) for shard in shards if shard.raw.basename in positions]
         self.hashes = {each for shard, rows in chosen for each in self._hashes(shard, rows.tolist())}
         begin, others = 0, []
@@ -248,6 +270,9 @@ class CopySearch(SampleSearch):
                 positions=others,
             )
 
+    def prepare(self, content: VersionContent) -> None:
+        """Do nothing: the samples may lie in other shards."""
+
     def read(self, group: SampleGroup) -> Rows:
         """Hash every sample of the shard."""
         hashes = self._hashes(group[0])
@@ -259,32 +284,6 @@ class CopySearch(SampleSearch):
             samples = opened.stored_samples()
             chosen = range(len(samples)) if rows is None else rows
             return [xxh3_128_digest(samples[row : row + 1].content) for row in chosen]
-
-
-def positions_by_shard(content: VersionContent, ids: Iterable[Any]) -> dict[str, Rows]:
-    """Return sample numbers by shard, for positions in the whole version.
-
-    Raises:
-        SchemaError: one is no position of the version.
-    """
-    try:
-        wanted = np.array(sorted({int(each) for each in ids if not isinstance(each, bool | float)}), np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise SchemaError(f"`ids` without `column` are positions of samples, whole numbers: {error}") from error
-    sizes = sizes_of(content.manifest.shards)
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if ends.size else 0
-    if wanted.size and not (wanted[0] >= 0 and wanted[-1] < total):
-        wrong = wanted[0] if wanted[0] < 0 else wanted[-1]
-        raise SchemaError(
-            f"there is no sample {wrong}: version {content.manifest.version} has samples 0 to {total - 1}"
-        )
-    places = np.searchsorted(ends, wanted, side="right")
-    found = {}
-    for place in np.unique(places).tolist():
-        begin = int(ends[place] - sizes[place])
-        found[content.manifest.shards[place].raw.basename] = wanted[places == place] - begin
-    return found
 
 
 def _has_mask(kind: Any) -> bool:
