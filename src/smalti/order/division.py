@@ -11,7 +11,7 @@ and resuming is arithmetic. With H = 2 hosts, R = 2 ranks each, cursor k = 0 and
 All ranks take the same number of steps, always.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,23 +85,19 @@ class Division:
 
     def steps(self, first: int, stop: int, stride: int = 1) -> list[StepBatch]:
         """Return this rank's positions at steps range(first, stop, stride), up to the epoch's end."""
+        world = self.world
+        first_of_host = self.start + (world.host - self.start) % world.num_hosts
+        first_position = first_of_host + world.host_rank * world.num_hosts
         numbers = np.arange(first, min(stop, self.num_steps), stride, dtype=np.int64)
         taken = numbers[:, None] * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
-        virtual = self._first_position() + taken * self.world.num_ranks
+        virtual = first_position + taken * world.num_ranks
         inside = virtual < self.epoch_size
         lookup = np.where(inside, virtual, (virtual - self.epoch_size) % max(1, self.epoch_size))
         positions = np.where(inside, virtual, -1)
+        kept = np.full(numbers.size, self.batch_size)
+        if self.tail != "pad":
+            kept = np.maximum(1, inside.sum(axis=1))
         return [
-            self._cut(StepBatch(int(step), lookup[row], positions[row], self.epoch)) for row, step in enumerate(numbers)
+            StepBatch(int(step), lookup[row, :count], positions[row, :count], self.epoch)
+            for row, (step, count) in enumerate(zip(numbers, kept, strict=True))
         ]
-
-    def _first_position(self) -> int:
-        world = self.world
-        first_of_host = self.start + (world.host - self.start) % world.num_hosts
-        return first_of_host + world.host_rank * world.num_hosts
-
-    def _cut(self, batch: StepBatch) -> StepBatch:
-        if self.tail == "pad":
-            return batch
-        kept = max(1, int((batch.positions >= 0).sum()))
-        return replace(batch, lookup=batch.lookup[:kept], positions=batch.positions[:kept])

@@ -159,128 +159,116 @@ def plan_epoch(
             raise ArgumentError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
     check_affinity(affinity)
     order = arranged(sizes, seed=seed, epoch=epoch, runs=canonical_nodes, affinity=affinity)
-    return EpochPlan(_Runs(sizes, order, seed, canonical_nodes), epoch=epoch, block_size=block, shuffle=shuffle)
-
-
-class _Runs:
-    """The runs, cut from shards laid out in a given order, and their places, which depend on the seed alone."""
-
-    def __init__(self, sizes: Ids, order: Ids, seed: int, count: int) -> None:
-        self.seed = seed
-        self.count = count
-        self.num_samples = int(sizes.sum())
-        first_ids = np.cumsum(sizes) - sizes
-        self.shard_ids = first_ids[order]  # sample id of each laid-out shard's first sample
-        self.ends = np.cumsum(sizes[order])  # end of each laid-out shard
-        places = keyed_permutation(count, Purpose.PLACES, seed=seed)
-        bounds = np.array([run * self.num_samples // count for run in range(count + 1)], dtype=np.int64)
-        self.begins, self.lengths = bounds[:-1], np.diff(bounds)
-        self.run_at_place = places
-        self.rows = self.num_samples // count
-        self.longer_runs = places[self.lengths[places] > self.rows]
-
-    def pieces(self, run: int) -> tuple[Ids, Ids]:
-        """Return the first sample id and the length of every piece of a run, in layout order."""
-        begin = int(self.begins[run])
-        end = begin + int(self.lengths[run])
-        low = int(np.searchsorted(self.ends, begin, side="right"))
-        high = int(np.searchsorted(self.ends, end, side="left")) + 1
-        ends = np.minimum(self.ends[low:high], end)
-        sizes = np.diff(ends, prepend=begin)
-        shard_begin = self.ends[low - 1] if low else 0
-        starts = self.shard_ids[low:high].copy()
-        if starts.size:
-            starts[0] += begin - shard_begin
-        is_piece = sizes > 0  # an empty shard is no piece
-        return starts[is_piece], sizes[is_piece]
+    return EpochPlan(sizes, order, canonical_nodes, seed=seed, epoch=epoch, block_size=block, shuffle=shuffle)
 
 
 class EpochPlan(GlobalOrder):
     """The global order G of one epoch: `len(plan)` sample ids, any part of which can be looked up alone.
 
-    Memory is O(shards) plus the windows in use. Thread-safe: a pass reads it while another thread looks ahead in it.
+    The runs are cut from shards of the given `sizes`, laid out in the given `order`; their places depend on the seed
+    alone. Memory is O(shards) plus the windows in use. Thread-safe: a pass reads it while another thread looks ahead in
+    it.
     """
 
-    def __init__(self, runs: _Runs, *, epoch: int, block_size: int, shuffle: bool) -> None:
-        self._runs = runs
+    def __init__(
+        self, sizes: Ids, order: Ids, canonical_nodes: int, *, seed: int, epoch: int, block_size: int, shuffle: bool
+    ) -> None:
         self.epoch = epoch
         self.block_size = block_size
         self.shuffle = shuffle
+        self._seed, self._num_runs = seed, canonical_nodes
+        self._num_samples = int(sizes.sum())
+        self._shard_ids = (np.cumsum(sizes) - sizes)[order]  # sample id of each laid-out shard's first sample
+        self._shard_ends = np.cumsum(sizes[order])  # end of each laid-out shard
+        places = keyed_permutation(canonical_nodes, Purpose.PLACES, seed=seed)
+        bounds = [run * self._num_samples // canonical_nodes for run in range(canonical_nodes + 1)]
+        self._begins, self._lengths = np.array(bounds[:-1], dtype=np.int64), np.diff(np.array(bounds, dtype=np.int64))
+        self._run_at_place = places
+        self._rows = self._num_samples // canonical_nodes
+        self._longer_runs = places[self._lengths[places] > self._rows]
         self._run_pieces: dict[int, tuple[Ids, Ids]] = {}
         self._windows: OrderedDict[tuple[int, int], Ids] = OrderedDict()
-        self._max_windows = 2 * runs.count  # the row of windows being read, and the next
+        self._max_windows = 2 * canonical_nodes  # the row of windows being read, and the next
+        self._is_first_lookup = True
         self._is_first_lookup = True
 
     def __len__(self) -> int:
-        return self._runs.num_samples
+        return self._num_samples
 
     def ids_at(self, positions: Ids) -> Ids:
         """Return sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
         if not self.shuffle:
             return positions.astype(np.int64)
         flat = positions.reshape(-1)
-        run, index = self._runs_of(flat)
+        left_over = flat - self._rows * self._num_runs
+        run, index = self._run_at_place[flat % self._num_runs], flat // self._num_runs
+        late = left_over >= 0
+        if late.any():
+            run[late], index[late] = self._longer_runs[left_over[late]], self._rows
+        ids = np.empty(flat.size, dtype=np.int64)
         if self.block_size == 1:  # each window is one sample: no window needs a permutation
-            return self._unmixed(run, index).reshape(positions.shape)
+            for number in np.unique(run).tolist():
+                here = np.flatnonzero(run == number)
+                ids[here] = self._stored_at(number, index[here])
+            return ids.reshape(positions.shape)
         is_first, self._is_first_lookup = self._is_first_lookup, False  # that of the first batch, which is waited for
         window = index // self.block_size
-        ids = np.empty(flat.size, dtype=np.int64)
         # Positions in the same window are looked up together.
         by_window = np.lexsort((window, run))
         run, window, index = run[by_window], window[by_window], index[by_window] % self.block_size
         changes = np.flatnonzero((np.diff(run, prepend=-1) != 0) | (np.diff(window, prepend=-1) != 0))
         for start, stop in pairwise([*changes.tolist(), flat.size]):
-            lookup = self._few if is_first and (stop - start) * _FEW_PLACES <= self.block_size else self._looked_up
-            ids[by_window[start:stop]] = lookup(int(run[start]), int(window[start]), index[start:stop])
+            key, at = (int(run[start]), int(window[start])), index[start:stop]
+            is_few = is_first and at.size * _FEW_PLACES <= self.block_size
+            ids[by_window[start:stop]] = self._few(*key, at) if is_few else self._window(*key)[at]
         return ids.reshape(positions.shape)
 
     def runs_of_host(self, host: int, num_hosts: int) -> list[int]:
         """Return the runs that a host reads; the fewest if hosts divide the canonical nodes or the other way round."""
-        places = range(host, num_hosts * self._runs.count, num_hosts)
-        return sorted({int(self._runs.run_at_place[place % self._runs.count]) for place in places})
+        places = range(host, num_hosts * self._num_runs, num_hosts)
+        return sorted({int(self._run_at_place[place % self._num_runs]) for place in places})
 
     def pieces(self, run: int) -> tuple[Ids, Ids]:
         """Return the first sample id and the end of each piece (shard or part of one) of a run, in this epoch's order.
 
-        Two int64 arrays of shape (pieces,); ends count from the run's start. Without a shuffle, in layout order.
+        Two int64 arrays of shape (pieces,); ends count from the run's start. Without a shuffle they are permuted, too.
         """
-        return self._permuted_pieces(run)
+        known = self._run_pieces.get(run)
+        if known is not None:
+            return known
+        begin = int(self._begins[run])
+        end = begin + int(self._lengths[run])
+        low = int(np.searchsorted(self._shard_ends, begin, side="right"))
+        high = int(np.searchsorted(self._shard_ends, end, side="left")) + 1
+        sizes = np.diff(np.minimum(self._shard_ends[low:high], end), prepend=begin)
+        starts = self._shard_ids[low:high].copy()
+        if starts.size:
+            starts[0] += begin - (self._shard_ends[low - 1] if low else 0)
+        is_piece = sizes > 0  # an empty shard is no piece
+        starts, sizes = starts[is_piece], sizes[is_piece]
+        key = keyed_permutation(starts.size, Purpose.PIECES, seed=self._seed, epoch=self.epoch, run=run)
+        self._run_pieces[run] = starts[key], np.cumsum(sizes[key])
+        return self._run_pieces[run]
 
     def spans_of_host(self, host: int, num_hosts: int) -> tuple[Ids, Ids, Ids] | None:
         """As `GlobalOrder.spans_of_host`; None without a shuffle."""
         if not self.shuffle:
             return None
-        parts = [self._spans(run) for run in self.runs_of_host(host, num_hosts)]
+        parts = []
+        for run in self.runs_of_host(host, num_hosts):
+            starts, ends = self.pieces(run)
+            begins = np.concatenate((np.zeros(1, np.int64), ends))[: ends.size]
+            first_rows = begins // self.block_size * self.block_size
+            last_rows = np.minimum(-(-ends // self.block_size) * self.block_size, self._lengths[run])
+            parts.append((starts, first_rows * self._num_runs, last_rows * self._num_runs))
         ids, begins, ends = map(np.concatenate, zip(*parts, strict=True))
         return ids, begins, ends
-
-    def _spans(self, run: int) -> tuple[Ids, Ids, Ids]:
-        starts, ends = self._permuted_pieces(run)
-        begins = np.concatenate((np.zeros(1, np.int64), ends))[: ends.size]
-        first_rows = begins // self.block_size * self.block_size
-        last_rows = np.minimum(-(-ends // self.block_size) * self.block_size, self._runs.lengths[run])
-        return starts, first_rows * self._runs.count, last_rows * self._runs.count
-
-    def _runs_of(self, positions: Ids) -> tuple[Ids, Ids]:
-        runs = self._runs
-        left_over = positions - runs.rows * runs.count
-        run = runs.run_at_place[positions % runs.count]
-        index = positions // runs.count
-        late = left_over >= 0
-        if late.any():
-            run[late] = runs.longer_runs[left_over[late]]
-            index[late] = runs.rows
-        return run, index
-
-    def _looked_up(self, run: int, window: int, places: Ids) -> Ids:
-        """Return the sample ids at some places of a window."""
-        return self._window(run, window)[places]
 
     def _few(self, run: int, window: int, places: Ids) -> Ids:
         """Return the sample ids at a few places of a window, of which the rest is not computed."""
         begin = window * self.block_size
-        size = min(self.block_size, int(self._runs.lengths[run]) - begin)
-        keys = raw_keys(size, Purpose.WINDOW, seed=self._runs.seed, epoch=self.epoch, run=run, window=window)
+        size = min(self.block_size, int(self._lengths[run]) - begin)
+        keys = raw_keys(size, Purpose.WINDOW, seed=self._seed, epoch=self.epoch, run=run, window=window)
         return self._stored_at(run, begin + stable_order_at(keys, places))
 
     def _window(self, run: int, window: int) -> Ids:
@@ -288,38 +276,10 @@ class EpochPlan(GlobalOrder):
         if known is not None:
             self._windows[run, window] = known
             return known
-        ids = self._stored_ids(run, window)
-        key = keyed_permutation(
-            ids.size, Purpose.WINDOW, seed=self._runs.seed, epoch=self.epoch, run=run, window=window
-        )
-        shuffled: Ids = ids[key]
-        self._windows[run, window] = shuffled
-        if len(self._windows) > self._max_windows:
-            with suppress(KeyError):  # other threads took all of them out
-                self._windows.popitem(last=False)
-        return shuffled
-
-    def _unmixed(self, run: Ids, index: Ids) -> Ids:
-        """Return sample ids at places of runs whose windows hold one sample each."""
-        ids = np.empty(run.size, dtype=np.int64)
-        for each in np.unique(run).tolist():
-            here = np.flatnonzero(run == each)
-            ids[here] = self._stored_at(each, index[here])
-        return ids
-
-    def _stored_at(self, run: int, index: Ids) -> Ids:
-        """Return the sample ids at places of a run before its windows are permuted."""
-        starts, ends = self._permuted_pieces(run)
-        piece = np.searchsorted(ends, index, side="right")
-        begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
-        ids: Ids = starts[piece] + index - begins[piece]
-        return ids
-
-    def _stored_ids(self, run: int, window: int) -> Ids:
-        """Sample ids of one window before its permutation."""
-        starts, ends = self._permuted_pieces(run)
+        # The sample ids of the window before its permutation.
+        starts, ends = self.pieces(run)
         begin = window * self.block_size
-        end = min(begin + self.block_size, int(self._runs.lengths[run]))
+        end = min(begin + self.block_size, int(self._lengths[run]))
         low = int(np.searchsorted(ends, begin, side="right"))
         high = int(np.searchsorted(ends, end, side="left")) + 1
         piece_begins = np.concatenate(([ends[low - 1] if low else 0], ends[low : high - 1]))
@@ -327,13 +287,19 @@ class EpochPlan(GlobalOrder):
         sizes = np.minimum(ends[low:high], end) - cut_begins
         first_ids = starts[low:high] + (cut_begins - piece_begins)
         within = np.arange(end - begin, dtype=np.int64) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        ids: Ids = np.repeat(first_ids, sizes) + within
-        return ids
+        ids = np.repeat(first_ids, sizes) + within
+        key = keyed_permutation(ids.size, Purpose.WINDOW, seed=self._seed, epoch=self.epoch, run=run, window=window)
+        shuffled: Ids = ids[key]
+        self._windows[run, window] = shuffled
+        if len(self._windows) > self._max_windows:
+            with suppress(KeyError):  # other threads took all of them out
+                self._windows.popitem(last=False)
+        return shuffled
 
-    def _permuted_pieces(self, run: int) -> tuple[Ids, Ids]:
-        known = self._run_pieces.get(run)
-        if known is None:
-            starts, sizes = self._runs.pieces(run)
-            key = keyed_permutation(starts.size, Purpose.PIECES, seed=self._runs.seed, epoch=self.epoch, run=run)
-            known = self._run_pieces[run] = (starts[key], np.cumsum(sizes[key]))
-        return known
+    def _stored_at(self, run: int, index: Ids) -> Ids:
+        """Return the sample ids at places of a run before its windows are permuted."""
+        starts, ends = self.pieces(run)
+        piece = np.searchsorted(ends, index, side="right")
+        begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+        ids: Ids = starts[piece] + index - begins[piece]
+        return ids

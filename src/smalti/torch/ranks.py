@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, ref
 
 import torch.distributed as dist
 
-from smalti.cursor.place import shown
+from smalti.cursor import shown
 from smalti.dataset.order import Reading
 from smalti.errors import CursorError, WorldMismatch
 from smalti.world import World, detect_host_identity, detect_world

@@ -12,7 +12,6 @@ from smalti.order.mixture.planning import (
     MixturePlan,
     StreamWeight,
     are_relative,
-    check_not_empty,
     samples_taken,
 )
 
@@ -27,7 +26,6 @@ __all__ = [
     "MixturePlan",
     "StreamWeight",
     "are_relative",
-    "check_not_empty",
     "portions_of",
     "samples_taken",
 ]

@@ -13,26 +13,12 @@ When no more batches can be made, the streams' remaining samples come last, wove
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
 from smalti.errors import WorldMismatch
 from smalti.order.mixture.weave import Weave, Words, mixed, scattered
 from smalti.order.window import Ids
-
-
-class Batches(Protocol):
-    """Whole batches, one after the other."""
-
-    @cached_property
-    def used(self) -> Ids:
-        """Samples of each stream in whole batches; int64, shape (streams,)."""
-        ...
-
-    def locate(self, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the stream of each position below the sum of `used`, and the place in that stream's order."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,23 +74,11 @@ class OneStream:
         return stream, batch * self.batch_size + sample
 
 
-def stratified(taken: Ids, global_batch: int, key: Words | None) -> Stratified:
-    """Return batches with the same number of samples of each stream, until one stream is used up.
+def portions_of(taken: Sequence[int], global_batch: int) -> list[int]:
+    """Return the samples of each stream in a stratified batch.
 
     Each stream's share of a batch is its share of the epoch, rounded down; the streams with the largest remainders (the
     first of equals) get one sample more, until the batch is full.
-
-    Raises:
-        WorldMismatch: a stream of which samples are taken would have none in a batch.
-    """
-    counts = taken.tolist()
-    portions = portions_of(counts, global_batch)
-    steps = min(count // portion for count, portion in zip(counts, portions, strict=True) if portion)
-    return Stratified(np.array(portions, dtype=np.int64), steps, key)
-
-
-def portions_of(taken: Sequence[int], global_batch: int) -> list[int]:
-    """Return the samples of each stream in a stratified batch.
 
     Raises:
         WorldMismatch: a stream of which samples are taken would have none in a batch.
@@ -126,28 +100,3 @@ def portions_of(taken: Sequence[int], global_batch: int) -> list[int]:
                 enough=enough,
             )
     return portions
-
-
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """An epoch of whole batches, followed by the remaining samples."""
-
-    batches: Batches
-    rest: Weave
-    """The streams' remaining samples."""
-
-    @cached_property
-    def num_batched(self) -> int:
-        """Positions of whole batches."""
-        return int(self.batches.used.sum())
-
-    def locate(self, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the stream of each position of the epoch, and the place in that stream's order; int64, shape (n,)."""
-        streams, places = np.empty_like(positions), np.empty_like(positions)
-        late = positions >= self.num_batched
-        if not late.all():
-            streams[~late], places[~late] = self.batches.locate(positions[~late])
-        if late.any():
-            stream, place = self.rest.locate(positions[late] - self.num_batched)
-            streams[late], places[late] = stream, place + self.batches.used[stream]
-        return streams, places

@@ -11,8 +11,8 @@ weights had planned for the rest of the epoch are not read; they are drawn again
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from smalti.cursor import Mixture
 from smalti.errors import ArgumentError, CursorError
 from smalti.order.keys import Purpose, raw_keys
+from smalti.order.mixture.batches import OneStream, Stratified, portions_of
 from smalti.order.mixture.planning import (
     MixturePlan,
     StreamWeight,
@@ -28,21 +29,17 @@ from smalti.order.mixture.planning import (
     check_methods,
     checked_sizes,
     parts_of,
-    plan_shares,
     samples_taken,
     shared_out,
 )
+from smalti.order.mixture.units import joined, units_of
+from smalti.order.mixture.weave import MAX_LENGTH, Weave
 from smalti.order.window import GlobalOrder, Ids, Positions
 
-
-@dataclass(frozen=True)
-class _Stretch:
-    """The positions of one epoch that one weighting fills, from `begin` on."""
-
-    begin: int
-    taken: tuple[int, ...]
-    drawn: tuple[int, ...]
-    """Samples of each stream that were planned before."""
+_BATCHES, _REST, _WITHIN = range(3)  # uses of `Purpose.BATCHES` keys
+_Stretch = tuple[int, list[int], list[int]]
+"""The positions of one epoch that one weighting fills: the first of them, the samples of each stream that it takes, and
+those that were planned before."""
 
 
 class ChangingMixture:
@@ -61,13 +58,32 @@ class ChangingMixture:
     def __init__(self, shard_sizes: Sequence[Sequence[int] | NDArray[Any]], mixture: Mixture, *, seed: int) -> None:
         check_methods(mixture)
         self._sizes, self._mixture, self._seed = checked_sizes(shard_sizes), mixture, seed
+        self._totals = [int(stream.sum()) for stream in self._sizes]
         self._places = [(each.epoch, each.samples) for each in mixture.history]
         self._weights = [tuple(map(StreamWeight.of_saved, each.values)) for each in mixture.history]
-        self._check_sizes()
+        # By number of the weights, the samples of each stream that a whole epoch takes.
+        self._taken = [
+            samples_taken(self._totals, weights, epoch_size=each.epoch_size, seed=seed)
+            for weights, each in zip(self._weights, mixture.history, strict=True)
+        ]
+        for number, (epoch, begin) in enumerate(self._places):
+            if not begin:
+                continue
+            size, new = self.epoch_size(epoch), sum(self._taken[number])
+            if new != size:
+                raise CursorError(
+                    f"weights that change at sample {begin} of epoch {epoch}: an epoch has {size} samples "
+                    f"with the old ones and {new} with the new ones. Inside an epoch its size must stay: give "
+                    f"`proportion` and `epoch_size={size}`, or change weights at an epoch's start.",
+                    saved=size,
+                    found=new,
+                )
+            if begin >= size:
+                raise ArgumentError(f"weights change at position {begin} of an epoch of {size}.")
 
     def epoch_size(self, epoch: int) -> int:
         """Return the samples of an epoch."""
-        return sum(self._taken[self._base(epoch)])
+        return sum(self.samples_of(epoch))
 
     def samples_of(self, epoch: int) -> tuple[int, ...]:
         """Return the samples of each stream that an epoch takes with the weights at its start."""
@@ -97,86 +113,83 @@ class ChangingMixture:
         if len(stretches) == 1:
             return self._planned(stretches[0], window)
         plan = partial(self._planned, window=window)
-        return ChangedPlan({stretch.begin: partial(plan, stretch) for stretch in stretches}, self.epoch_size(epoch))
+        return ChangedPlan({stretch[0]: partial(plan, stretch) for stretch in stretches}, self.epoch_size(epoch))
 
     def _planned(self, stretch: _Stretch, window: Window) -> MixturePlan:
-        if stretch.begin:
+        """Return the order of the samples that a stretch takes of each stream."""
+        begin, taken, drawn = stretch
+        if begin:
             # Weights that return to former values must not repeat the order that was read with them.
-            own = raw_keys(1, Purpose.CHANGES, seed=self._seed, epoch=window.epoch, window=stretch.begin)
+            own = raw_keys(1, Purpose.CHANGES, seed=self._seed, epoch=window.epoch, window=begin)
             window = replace(window, seed=int(own[0] >> np.uint64(1)))
-        return plan_shares(self._sizes, stretch.taken, stretch.drawn, window, self._mixture, draw_seed=self._seed)
+        mixture, units = self._mixture, []
+        for number, stream in enumerate(self._sizes):
+            first = drawn[number] if mixture.sampling_method == "balanced" else 0
+            keys = raw_keys(stream.size, Purpose.DRAWS, seed=self._seed, run=number)
+            first_id = sum(self._totals[:number])
+            units.append(units_of(stream, taken[number], first_id, number, keys, first, mixture.sampling_granularity))
+        # The batching method has no effect on a single stream.
+        if mixture.batching_method == "random" or sum(count > 0 for count in taken) < 2:
+            whole = joined(units)
+            return MixturePlan([(window.order(whole.sizes, window.seed), whole)], taken)
+        seeds = (raw_keys(len(units), Purpose.STREAMS, seed=window.seed) >> np.uint64(1)).tolist()
+        parts = [(window.order(part.sizes, own_seed), part) for part, own_seed in zip(units, seeds, strict=True)]
+        batches = self._batches(taken, window)
+        rest = np.array(taken, dtype=np.int64) - batches.used
+        if int(rest.max()) > MAX_LENGTH:
+            raise ArgumentError(
+                f"a stream must have at most {MAX_LENGTH} samples beyond whole batches, found {rest.max()}."
+            )
+        return MixturePlan(parts, taken, (batches, Weave(rest, window.keys(rest.size, _REST))))
+
+    def _batches(self, taken: list[int], window: Window) -> Stratified | OneStream:
+        method, global_batch = self._mixture.batching_method, self._mixture.global_batch or 0
+        if method == "stratified":  # until one stream is used up
+            portions = portions_of(taken, global_batch)
+            steps = min(count // portion for count, portion in zip(taken, portions, strict=True) if portion)
+            key = window.keys(1, _WITHIN) if window.shuffle else None
+            return Stratified(np.array(portions, dtype=np.int64), steps, key)
+        batch = self._mixture.local_batch or 0 if method == "device_per_stream" else global_batch
+        whole = np.array(taken, dtype=np.int64) // batch
+        if int(whole.max()) > MAX_LENGTH:
+            raise ArgumentError(f"a stream must give at most {MAX_LENGTH} batches to an epoch, found {whole.max()}.")
+        return OneStream(Weave(whole, window.keys(whole.size, _BATCHES)), batch, global_batch // batch)
 
     def _stretches(self, epoch: int) -> list[_Stretch]:
-        base = self._base(epoch)
+        base, size = self._base(epoch), self.epoch_size(epoch)
         taken, drawn = self._taken[base], self._drawn_before(epoch)
-        stretches = [_Stretch(0, tuple(taken), tuple(drawn))]
-        size = self.epoch_size(epoch)
+        stretches = [(0, taken, drawn)]
         for number in range(base + 1, len(self._places)):
             its_epoch, begin = self._places[number]
             if its_epoch != epoch:
                 break
             drawn = [before + count for before, count in zip(drawn, taken, strict=True)]
             taken = self._rest(number, size - begin)
-            stretches.append(_Stretch(begin, tuple(taken), tuple(drawn)))
+            stretches.append((begin, taken, drawn))
         return stretches
 
     def _drawn_before(self, epoch: int) -> list[int]:
         """Return the samples of each stream that earlier epochs were planned with; O(changes)."""
         drawn = [0] * len(self._sizes)
-
-        def add(taken: Sequence[int], times: int) -> None:
-            for stream, count in enumerate(taken):
-                drawn[stream] += times * count
-
         for number, (its_epoch, begin) in enumerate(self._places):
             if its_epoch >= epoch:
                 break
-            if begin:
-                add(self._rest(number, self.epoch_size(its_epoch) - begin), 1)
-            add(self._taken[number], self._end_of(number, epoch) - its_epoch - (begin > 0))
+            rest = self._rest(number, self.epoch_size(its_epoch) - begin) if begin else [0] * len(drawn)
+            end = epoch  # before which the own epochs of these weights end
+            if number + 1 < len(self._places):
+                next_epoch, next_begin = self._places[number + 1]
+                end = min(epoch, next_epoch + (next_begin > 0))
+            times = end - its_epoch - (begin > 0)
+            counts = zip(drawn, rest, self._taken[number], strict=True)
+            drawn = [before + part + times * whole for before, part, whole in counts]
         return drawn
-
-    def _end_of(self, number: int, epoch: int) -> int:
-        """Return the epoch, at most this one, before which the own epochs of some weights end."""
-        if number + 1 == len(self._places):
-            return epoch
-        its_epoch, begin = self._places[number + 1]
-        return min(epoch, its_epoch + (begin > 0))
 
     def _base(self, epoch: int) -> int:
         """Return the number of the weights that apply at an epoch's start."""
         return bisect_right(self._places, (epoch, 0)) - 1
 
-    @cached_property
-    def _totals(self) -> list[int]:
-        return [int(stream.sum()) for stream in self._sizes]
-
-    @cached_property
-    def _taken(self) -> list[list[int]]:
-        """By number of the weights, the samples of each stream that a whole epoch takes."""
-        return [
-            samples_taken(self._totals, weights, epoch_size=each.epoch_size, seed=self._seed)
-            for weights, each in zip(self._weights, self._mixture.history, strict=True)
-        ]
-
     def _rest(self, number: int, samples: int) -> list[int]:
         return shared_out(samples, parts_of(self._totals, self._weights[number]), self._seed)
-
-    def _check_sizes(self) -> None:
-        for number, (epoch, begin) in enumerate(self._places):
-            if not begin:
-                continue
-            size, new = self.epoch_size(epoch), sum(self._taken[number])
-            if new != size:
-                raise CursorError(
-                    f"weights that change at sample {begin} of epoch {epoch}: an epoch has {size} samples "
-                    f"with the old ones and {new} with the new ones. Inside an epoch its size must stay: give "
-                    f"`proportion` and `epoch_size={size}`, or change weights at an epoch's start.",
-                    saved=size,
-                    found=new,
-                )
-            if begin >= size:
-                raise ArgumentError(f"weights change at position {begin} of an epoch of {size}.")
 
 
 class ChangedPlan(GlobalOrder):

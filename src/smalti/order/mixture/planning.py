@@ -18,8 +18,8 @@ from smalti.attributes import check_choice
 from smalti.cursor import WEIGHT_NAMES, Mixture, Weight
 from smalti.errors import ArgumentError, WorldMismatch
 from smalti.order.keys import Purpose, keyed_permutation, raw_keys
-from smalti.order.mixture.batches import Batches, Layout, OneStream, stratified
-from smalti.order.mixture.units import Drawing, Units, joined, units_of
+from smalti.order.mixture.batches import OneStream, Stratified
+from smalti.order.mixture.units import Units
 from smalti.order.mixture.weave import MAX_LENGTH, Weave
 from smalti.order.window import EpochPlan, GlobalOrder, Ids, plan_epoch
 
@@ -27,7 +27,6 @@ MAX_EPOCH = (1 << 62) - 1
 """Samples that an epoch may take, inclusive: places and their sums stay numbers of 64 bits."""
 SAMPLINGS = ("balanced", "fixed")
 BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
-_BATCHES, _REST, _WITHIN = range(3)  # uses of `Purpose.BATCHES` keys
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,8 @@ def samples_taken(
     else:
         taken = [int(part) for part in parts]
     for stream, (total, count) in enumerate(zip(totals, taken, strict=True)):
-        check_not_empty(stream, count, total)
+        if count and not total:
+            raise ArgumentError(f"stream {stream} has no samples, and {count} are to be taken of it: leave it out.")
     if sum(taken) > MAX_EPOCH:
         raise ArgumentError(
             f"the streams' weights take {sum(taken)} samples in an epoch, expected at most {MAX_EPOCH}: give smaller "
@@ -138,27 +138,17 @@ def samples_taken(
     return taken
 
 
-def check_not_empty(stream: int, count: int, total: int) -> None:
-    """Check that `count` samples can be taken of a stream that has `total`.
-
-    Raises:
-        ValueError: the stream has none.
-    """
-    if count and not total:
-        raise ArgumentError(f"stream {stream} has no samples, and {count} are to be taken of it: leave it out.")
-
-
 def parts_of(totals: Sequence[int], weights: Sequence[StreamWeight]) -> list[Fraction]:
     """Return the shares by which an epoch, or the rest of one, is divided: proportions, or else samples."""
-    return [_part(total, weight) for total, weight in zip(totals, weights, strict=True)]
-
-
-def _part(total: int, weight: StreamWeight) -> Fraction:
-    if weight.proportion is not None:
-        return _written("proportion", weight.proportion)
-    if weight.choose is not None:
-        return Fraction(weight.choose)
-    return Fraction(total if weight.repeat is None else math.floor(_written("repeat", weight.repeat) * total))
+    parts = []
+    for total, weight in zip(totals, weights, strict=True):
+        part = Fraction(total if weight.choose is None else weight.choose)
+        if weight.proportion is not None:
+            part = _written("proportion", weight.proportion)
+        elif weight.repeat is not None:
+            part = Fraction(math.floor(_written("repeat", weight.repeat) * total))
+        parts.append(part)
+    return parts
 
 
 def shared_out(samples: int, parts: Sequence[Fraction], seed: int) -> list[int]:
@@ -182,62 +172,64 @@ def _written(name: str, value: float) -> Fraction:
     return Fraction(repr(float(value)))
 
 
-@dataclass(frozen=True, eq=False)
-class OrderedUnits:
-    """Samples that are ordered together: those of one stream, or of all streams."""
-
-    order: EpochPlan
-    """The order of the units' samples."""
-    units: Units
-    """The units that hold the samples."""
-
-    def ids_at(self, places: Ids) -> Ids:
-        """Return sample ids at the given places of the order."""
-        return self.units.sample_ids(self.order.ids_at(places))
-
-    def spans_of_host(self, host: int, num_hosts: int) -> tuple[Ids, Ids, Ids] | None:
-        """As `GlobalOrder.spans_of_host`, if these are all samples of the epoch."""
-        spans = self.order.spans_of_host(host, num_hosts)
-        if spans is None:
-            return None
-        places, begins, ends = spans
-        shards = self.units.shards[np.searchsorted(self.units.ends, places, side="right")]
-        return self.units.first_ids[shards], begins, ends
-
-
 class MixturePlan(GlobalOrder):
     """The global order of one epoch: `len(plan)` sample ids, any part of which can be looked up alone.
 
     Sample ids count over all streams laid end to end; a sample of which the epoch takes several copies occurs that
     often. Memory is O(units) plus the windows in use. Thread-safe, as `EpochPlan`.
+
+    Args:
+        parts: Units that are ordered together, those of each stream or of all streams, and the order of their samples.
+        stream_samples: Samples that the epoch takes of each stream.
+        batching: Whole batches, and the streams' samples that remain after them; None where all streams are one part.
     """
 
-    def __init__(self, parts: Sequence[OrderedUnits], layout: Layout | None, stream_samples: Sequence[int]) -> None:
+    def __init__(
+        self,
+        parts: Sequence[tuple[EpochPlan, Units]],
+        stream_samples: Sequence[int],
+        batching: tuple[Stratified | OneStream, Weave] | None = None,
+    ) -> None:
         self.stream_samples = tuple(stream_samples)
         """Samples that the epoch takes of each stream."""
-        self.num_batched = sum(stream_samples) if layout is None else layout.num_batched
+        self.num_batched = sum(stream_samples) if batching is None else int(batching[0].used.sum())
         """Positions [0, num_batched) hold batches as the batching method defines them; then follow the remaining
         samples of the streams."""
-        self._parts = parts
-        self._layout = layout
+        self._parts, self._batching = parts, batching
 
     def __len__(self) -> int:
         return sum(self.stream_samples)
 
     def spans_of_host(self, host: int, num_hosts: int) -> tuple[Ids, Ids, Ids] | None:
         """As `GlobalOrder.spans_of_host`; None for batches of streams, of which each has an order of its own."""
-        return self._parts[0].spans_of_host(host, num_hosts) if self._layout is None else None
+        order, units = self._parts[0]
+        spans = order.spans_of_host(host, num_hosts) if self._batching is None else None
+        if spans is None:
+            return None
+        places, begins, ends = spans
+        shards = units.shards[np.searchsorted(units.ends, places, side="right")]
+        return units.first_ids[shards], begins, ends
 
     def ids_at(self, positions: Ids) -> Ids:
         """Return sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
         flat = positions.reshape(-1)
-        if self._layout is None:
-            return self._parts[0].ids_at(flat).reshape(positions.shape)
-        streams, places = self._layout.locate(flat)
+        if self._batching is None:
+            order, units = self._parts[0]
+            return units.sample_ids(order.ids_at(flat)).reshape(positions.shape)
+        batches, rest = self._batching
+        # The stream of each position, and the place in that stream's order.
+        streams, places = np.empty_like(flat), np.empty_like(flat)
+        late = flat >= self.num_batched
+        if not late.all():
+            streams[~late], places[~late] = batches.locate(flat[~late])
+        if late.any():
+            stream, place = rest.locate(flat[late] - self.num_batched)
+            streams[late], places[late] = stream, place + batches.used[stream]
         ids = np.empty(flat.size, dtype=np.int64)
-        for stream in np.unique(streams).tolist():
-            here = streams == stream
-            ids[here] = self._parts[stream].ids_at(places[here])
+        for number in np.unique(streams).tolist():
+            here = streams == number
+            order, units = self._parts[number]
+            ids[here] = units.sample_ids(order.ids_at(places[here]))
         return ids.reshape(positions.shape)
 
 
@@ -258,10 +250,10 @@ class Window:
             if not low <= value < 1 << 63:
                 raise ArgumentError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
 
-    def order(self, units: Units, seed: int) -> OrderedUnits:
-        """Return units with their order."""
-        order = plan_epoch(
-            units.sizes,
+    def order(self, sizes: Ids, seed: int) -> EpochPlan:
+        """Return the order of units of these sizes."""
+        return plan_epoch(
+            sizes,
             seed=seed,
             epoch=self.epoch,
             canonical_nodes=self.canonical_nodes,
@@ -269,65 +261,10 @@ class Window:
             shuffle=self.shuffle,
             affinity=self.affinity,
         )
-        return OrderedUnits(order, units)
 
     def keys(self, count: int, use: int) -> NDArray[np.uint64]:
         """Return keys of the epoch for one use in batches."""
         return raw_keys(count, Purpose.BATCHES, seed=self.seed, epoch=self.epoch, run=use)
-
-
-def plan_shares(
-    sizes: Sequence[Ids],
-    taken: Sequence[int],
-    drawn: Sequence[int],
-    window: Window,
-    mixture: Mixture,
-    *,
-    draw_seed: int,
-) -> MixturePlan:
-    """Return the order of an epoch that takes the given numbers of samples of each stream.
-
-    Args:
-        sizes: of every stream, the samples in each of its shards.
-        taken: of every stream, the samples to take.
-        drawn: of every stream, the samples that were taken before; ignored by `fixed` sampling.
-        window: options of the order.
-        mixture: how samples are drawn and batched.
-        draw_seed: the run's seed, for each stream's circle; the order's own seed may differ.
-    """
-    totals = [int(stream.sum()) for stream in sizes]
-    units = []
-    for number, stream in enumerate(sizes):
-        first = drawn[number] if mixture.sampling_method == "balanced" else 0
-        drawing = Drawing(draw_seed, first, number, mixture.sampling_granularity)
-        units.append(units_of(stream, taken[number], sum(totals[:number]), drawing))
-    # The batching method has no effect on a single stream.
-    if mixture.batching_method == "random" or sum(count > 0 for count in taken) < 2:
-        return MixturePlan([window.order(joined(units), window.seed)], None, taken)
-    seeds = (raw_keys(len(sizes), Purpose.STREAMS, seed=window.seed) >> np.uint64(1)).tolist()
-    parts = [window.order(part, own_seed) for part, own_seed in zip(units, seeds, strict=True)]
-    return MixturePlan(parts, _layout(np.array(taken, dtype=np.int64), window, mixture), taken)
-
-
-def _layout(taken: Ids, window: Window, mixture: Mixture) -> Layout:
-    batches = _batches(taken, window, mixture)
-    rest = taken - batches.used
-    if int(rest.max()) > MAX_LENGTH:
-        raise ArgumentError(
-            f"a stream must have at most {MAX_LENGTH} samples beyond whole batches, found {rest.max()}."
-        )
-    return Layout(batches, Weave(rest, window.keys(taken.size, _REST)))
-
-
-def _batches(taken: Ids, window: Window, mixture: Mixture) -> Batches:
-    global_batch, local_batch = mixture.global_batch or 0, mixture.local_batch or 0
-    if mixture.batching_method == "stratified":
-        return stratified(taken, global_batch, window.keys(1, _WITHIN) if window.shuffle else None)
-    batch = local_batch if mixture.batching_method == "device_per_stream" else global_batch
-    whole = taken // batch
-    if int(whole.max()) > MAX_LENGTH:
-        raise ArgumentError(f"a stream must give at most {MAX_LENGTH} batches to an epoch, found {whole.max()}.")
-    return OneStream(Weave(whole, window.keys(taken.size, _BATCHES)), batch, global_batch // batch)
 
 
 def checked_sizes(shard_sizes: Sequence[Sequence[int] | NDArray[Any]]) -> list[Ids]:
@@ -338,20 +275,19 @@ def checked_sizes(shard_sizes: Sequence[Sequence[int] | NDArray[Any]]) -> list[I
     """
     if not shard_sizes:
         raise ArgumentError("`streams` must hold at least one stream, found none.")
-    return [_checked(number, sizes) for number, sizes in enumerate(shard_sizes)]
-
-
-def _checked(number: int, shard_sizes: Sequence[int] | NDArray[Any]) -> Ids:
-    sizes = np.asarray(shard_sizes)
-    if sizes.ndim != 1 or not (sizes.size == 0 or np.issubdtype(sizes.dtype, np.integer)):
-        raise ArgumentError(
-            f"`shard_sizes` of stream {number} must be a row of whole numbers, found {sizes.dtype} of shape "
-            f"{sizes.shape}."
-        )
-    outside = np.flatnonzero((sizes < 0) | (sizes > MAX_LENGTH))
-    if outside.size:
-        raise ArgumentError(
-            f"`shard_sizes` of stream {number} must lie in [0, {MAX_LENGTH}], found {sizes[outside[0]]} for shard "
-            f"{outside[0]}."
-        )
-    return sizes.astype(np.int64)
+    checked = []
+    for number, stream in enumerate(shard_sizes):
+        sizes = np.asarray(stream)
+        if sizes.ndim != 1 or not (sizes.size == 0 or np.issubdtype(sizes.dtype, np.integer)):
+            raise ArgumentError(
+                f"`shard_sizes` of stream {number} must be a row of whole numbers, found {sizes.dtype} of shape "
+                f"{sizes.shape}."
+            )
+        outside = np.flatnonzero((sizes < 0) | (sizes > MAX_LENGTH))
+        if outside.size:
+            raise ArgumentError(
+                f"`shard_sizes` of stream {number} must lie in [0, {MAX_LENGTH}], found {sizes[outside[0]]} for shard "
+                f"{outside[0]}."
+            )
+        checked.append(sizes.astype(np.int64))
+    return checked

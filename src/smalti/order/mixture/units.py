@@ -15,24 +15,12 @@ from functools import cached_property
 import numpy as np
 
 from smalti.errors import ArgumentError
-from smalti.order.keys import Purpose, raw_keys
 from smalti.order.mixture.weave import Weave, Words, scattered
 from smalti.order.window import Ids
 
 _WHOLE = -1  # in `Units.begins`: a whole copy, not a drawn part
 MAX_UNITS = 1 << 30
 """Units of one stream, inclusive; a plan takes more than 56 bytes for each."""
-
-
-@dataclass(frozen=True, eq=False)
-class Drawing:
-    """Parameters of the draw of a stream's part of an epoch."""
-
-    seed: int
-    first: int
-    """Samples of the stream that were drawn before: in earlier epochs, and before a change of weights."""
-    stream: int
-    granularity: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +58,19 @@ class Units:
         return self.first_ids[shard] + offset
 
 
-def units_of(shard_sizes: Ids, taken: int, first_id: int, drawing: Drawing) -> Units:
+def units_of(
+    shard_sizes: Ids, taken: int, first_id: int, stream: int, keys: Words, first: int, granularity: int
+) -> Units:
     """Return the units of a stream of which an epoch takes `taken` samples: whole copies, then a part of every shard.
+
+    Args:
+        shard_sizes: Samples in each shard; int64, shape (shards,).
+        taken: Samples that the epoch takes.
+        first_id: Sample id of the stream's first sample.
+        stream: Number of the stream, for messages.
+        keys: Key of each shard's permutation, and of its places on the circle.
+        first: Samples of the stream that were drawn before: in earlier epochs, and before a change of weights.
+        granularity: Samples that are drawn together.
 
     Raises:
         ValueError: there are more than `MAX_UNITS`.
@@ -80,17 +79,20 @@ def units_of(shard_sizes: Ids, taken: int, first_id: int, drawing: Drawing) -> U
     copies, part = divmod(taken, total) if total else (0, 0)
     if copies > 1 and copies * shard_sizes.size > MAX_UNITS:
         raise ArgumentError(
-            f"an epoch takes {taken} samples of stream {drawing.stream}, which has {total} in {shard_sizes.size} "
+            f"an epoch takes {taken} samples of stream {stream}, which has {total} in {shard_sizes.size} "
             f"shards: {copies} copies of each, expected at most {MAX_UNITS} altogether. Take fewer, and read more "
             "epochs."
         )
     # A stream that is read once has a unit for every shard, empty ones too, as `plan_epoch` has.
     shards = np.tile(np.arange(shard_sizes.size), copies if total else 1)
     sizes, begins = shard_sizes[shards], np.full(shards.size, _WHOLE, dtype=np.int64)
-    keys = np.zeros(shard_sizes.size, dtype=np.uint64)
     if part:
-        keys = raw_keys(shard_sizes.size, Purpose.DRAWS, seed=drawing.seed, run=drawing.stream)
-        part_begins, part_sizes = _drawn(Weave(shard_sizes, keys, drawing.granularity), part, drawing.first)
+        # The epoch's arc: its start in each shard's permutation, and its samples in each shard.
+        circle = Weave(shard_sizes, keys, granularity)
+        begin = first % len(circle)
+        turns, end = divmod(begin + part, len(circle))
+        low, high = circle.counts_before(np.array([begin, end], dtype=np.int64))
+        part_begins, part_sizes = low, high - low + turns * circle.lengths
         shards = np.concatenate((shards, np.arange(shard_sizes.size)))
         sizes = np.concatenate((sizes, part_sizes))
         begins = np.concatenate((begins, part_begins))
@@ -111,12 +113,3 @@ def joined(parts: Sequence[Units]) -> Units:
         np.concatenate([part.first_ids for part in parts]),
         np.concatenate([part.keys for part in parts]),
     )
-
-
-def _drawn(circle: Weave, count: int, first: int) -> tuple[Ids, Ids]:
-    """Return the start of the epoch's arc in each shard's permutation, and the samples of the arc in each shard."""
-    begin = first % len(circle)
-    end = begin + count
-    turns, end = divmod(end, len(circle))
-    low, high = circle.counts_before(np.array([begin, end], dtype=np.int64))
-    return low, high - low + turns * circle.lengths

@@ -1,4 +1,8 @@
-"""Cursor: the place of a run as an immutable value, with its mixture of streams, and as the dict that is saved."""
+"""Cursor: the place that a run has reached in its data, with its mixture of streams, and as the dict that is saved.
+
+It is small, JSON-able and the same on every rank. It holds everything that determines the order, but not the order
+itself (`smalti.order`). A saved cursor is untrusted input: every field is checked when it is loaded.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
