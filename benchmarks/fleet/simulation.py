@@ -15,7 +15,7 @@ from benchmarks.fleet.hosts import Host
 from benchmarks.fleet.needs import PieceNeeds, Plan, SampleNeeds
 from benchmarks.fleet.setting import DataSet, EpochFigures, Fleet, Order, Outcome, Store
 from benchmarks.fleet.store import HostLink
-from smalti.dataset.forecast import bytes_in_use
+from smalti.dataset.lookahead import bytes_in_use
 from smalti.format.blocks import BLOCK_BYTES
 
 OPENING_ROUNDS = 3

@@ -6,7 +6,7 @@ import pytest
 
 from smalti.cache import CacheOptions
 from smalti.dataset import OrderOptions, StreamingDataset, open_dataset
-from smalti.dataset.arguments import MOVED
+from smalti.dataset.streaming import MOVED
 from smalti.errors import SmaltiError
 from smalti.stream import Stream
 

@@ -3,8 +3,7 @@
 import pytest
 
 from smalti import forecast_epoch, run_cost
-from smalti.dataset.cost import Rates, parse_rate
-from smalti.dataset.forecast import Forecast, HostForecast, ReaderSetup
+from smalti.dataset.forecast import Forecast, HostForecast, Rates, ReaderSetup, parse_rate
 from smalti.errors import SchemaError
 from tests.shard_sets import write_set
 

@@ -138,11 +138,6 @@ class EpochReader:
         """True if there is a transform that is called with each sample."""
         return self.transform is not None and not getattr(self.transform, "on_batches", False)
 
-    @property
-    def transforms_batches(self) -> bool:
-        """True if there is a transform that is called with the columns of a batch."""
-        return self.transform is not None and not self.transforms_samples
-
     def sample(self, sample_id: int) -> Any:
         """Return one sample, transformed.
 
@@ -185,7 +180,7 @@ class EpochReader:
     def cursor_at_start(self) -> Cursor:
         """Return the start of the next iteration's epoch."""
         place = self.tracker.get()
-        return self._fresh_cursor(place, place.next_epoch if place.resume is None else place.resume.epoch)
+        return self._fresh_cursor(place, self.next_epoch)
 
     def state_dict(self, num_samples: Any, *, from_beginning: bool) -> dict[str, Any]:
         """Return the state after `num_samples` global samples of the current epoch."""
@@ -214,7 +209,9 @@ class EpochReader:
 
         `batch_size` is used if the dataset has none of its own; `number` is the return value of `tracker.enter`.
         """
-        self._follow_versions()
+        known, opened = self.tracker.get().versions, self.opened.stream
+        if opened is not None and known and opened.versions != known:
+            self.close()  # the main process has changed to other versions; the next use opens those
         # Before `settle`, which other workers wait for: the first use of `sizes` opens the streams.
         sizes, readers, size = self.sizes, self.readers, self.batch_size or batch_size
         if self.include_ids:
@@ -236,12 +233,6 @@ class EpochReader:
     def sizes(self) -> Sizes:
         """The samples of each shard, by stream."""
         return [each.shard_sizes for each in self.stream.sets]
-
-    def _follow_versions(self) -> None:
-        """Close the streams if the main process has changed to other versions; the next use opens those."""
-        known, stream = self.tracker.get().versions, self.opened.stream
-        if stream is not None and known and stream.versions != known:
-            self.close()
 
     def _first_cursor(self) -> Cursor:
         sets = self.stream.sets
@@ -382,7 +373,25 @@ class EpochReader:
         return {name: value for name, value in row.items() if name not in MARKS} if self.include_ids else row
 
     def _marked(self, samples: list[Any], step: StepBatch, ids: NDArray[np.int64]) -> list[Any]:
-        return with_marks(samples, self._marks(step, ids)) if self.include_ids else samples
+        """Return the samples with their marks added, if they are to be.
+
+        Raises:
+            SchemaError: a sample has a field of that name already, from a transform or an overridden `__getitem__`.
+        """
+        if not self.include_ids:
+            return samples
+        values = {name: column.tolist() for name, column in self._marks(step, ids).items()}
+        marked = []
+        for at, sample in enumerate(samples):
+            taken = [name for name in values if name in sample]
+            if taken:
+                raise SchemaError(
+                    f"sample {values['_sample_id'][at]} has a field {taken[0]!r} after its transform, and `include_ids="
+                    "True` adds one of that name. Leave `include_ids` out, or give the field another name.",
+                    column=taken[0],
+                )
+            marked.append(sample | {name: column[at] for name, column in values.items()})
+        return marked
 
     def _noted_sample(self, sample_id: int, get: Get) -> Any:
         try:
@@ -429,8 +438,14 @@ def rows_of(batch: Any, count: int) -> list[dict[str, Any]]:
     """
     columns = batch.items() if isinstance(batch, Mapping) else [("", batch)]
     for name, values in columns:
-        if not (name and _has_rows(values, count)):
-            found = f"the column {name!r} as {_kind(values)}" if name else _kind(batch)
+        is_column = hasattr(values, "__getitem__") and hasattr(values, "__len__")
+        if isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0:
+            is_column = False
+        if not (name and is_column and len(values) == count):
+            thing = values if name else batch
+            shape = getattr(thing, "shape", None)
+            kind = type(thing).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
+            found = f"the column {name!r} as {kind}" if name else kind
             raise SchemaError(
                 f"the transform on batches returned {found} for {count} samples, and only columns with a value for "
                 "each sample can be read one by one. Read whole batches (StreamingDataLoader, `batches()`), or give a "
@@ -440,36 +455,5 @@ def rows_of(batch: Any, count: int) -> list[dict[str, Any]]:
     return [{name: _value(values[row]) for name, values in columns} for row in range(count)]
 
 
-def _has_rows(values: Any, count: int) -> bool:
-    if isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0:
-        return False
-    return hasattr(values, "__getitem__") and hasattr(values, "__len__") and len(values) == count
-
-
-def _kind(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return type(value).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
-
-
 def _value(value: Any) -> Any:
     return None if value is np.ma.masked else value  # as a sample that no transform was called with has it
-
-
-def with_marks(samples: Sequence[Any], marks: Mapping[str, NDArray[np.int64]]) -> list[Any]:
-    """Return the samples with their marks added.
-
-    Raises:
-        SchemaError: a sample has a field of that name already, from a transform or an overridden `__getitem__`.
-    """
-    values = {name: column.tolist() for name, column in marks.items()}
-    marked = []
-    for at, sample in enumerate(samples):
-        taken = [name for name in values if name in sample]
-        if taken:
-            raise SchemaError(
-                f"sample {values['_sample_id'][at]} has a field {taken[0]!r} after its transform, and "
-                "`include_ids=True` adds one of that name. Leave `include_ids` out, or give the field another name.",
-                column=taken[0],
-            )
-        marked.append(sample | {name: column[at] for name, column in values.items()})
-    return marked

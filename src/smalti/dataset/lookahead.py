@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache import CacheStats, Outline, Uses, least_bytes, stats_of
-from smalti.dataset.forecast import bytes_in_use
 from smalti.dataset.order import Pass, Planned, Reading
 from smalti.order import EpochPlan, fitted_canonical_nodes, hosts_of_run
 from smalti.stream import OpenStreams
@@ -46,7 +45,14 @@ def uses(reading: Reading, shard_ends: Ints) -> Iterator[Uses]:
     while num_steps := reading.division.num_steps:
         stride = max(1, _SAMPLES_PER_LOOKUP // (reading.batch_size * reading.division.world.ranks_on_host))
         for first in range(0, num_steps, stride):
-            ids, steps = _of_host(reading, first, first + stride)
+            # The steps of this span of all ranks of the host.
+            division = reading.division
+            ranks = [replace(division.world, host_rank=rank) for rank in range(division.world.ranks_on_host)]
+            taken = [step for rank in ranks for step in replace(division, world=rank).steps(first, first + stride)]
+            ids = reading.plan.ids_at(np.concatenate([step.lookup for step in taken]))
+            steps = np.repeat([step.step for step in taken], [step.lookup.size for step in taken])
+            is_sample = ids >= 0  # some positions of MosaicML's orders, which `smalti.compat` plans, hold no sample
+            ids, steps = ids[is_sample], steps[is_sample]
             shards = np.searchsorted(shard_ends, ids, side="right")
             yield Uses(shards, before + steps, before + min(first + stride, num_steps))
         before += num_steps
@@ -74,24 +80,6 @@ def outlines(reading: Reading, shard_ends: Ints) -> Iterator[Outline]:
         reading = replace(reading, this_pass=Pass(reading.this_pass.start.next_epoch(), reading.this_pass.world))
 
 
-def _of_host(reading: Reading, first: int, stop: int) -> tuple[Ints, Ints]:
-    """Return the sample ids that the ranks of this host need at steps [first, stop), and the step of each."""
-    division = reading.division
-    ranks = [replace(division.world, host_rank=rank) for rank in range(division.world.ranks_on_host)]
-    taken = [step for rank in ranks for step in replace(division, world=rank).steps(first, stop)]
-    ids = reading.plan.ids_at(np.concatenate([step.lookup for step in taken]))
-    steps = np.repeat([step.step for step in taken], [step.lookup.size for step in taken])
-    is_sample = ids >= 0  # some positions of MosaicML's orders, which `smalti.compat` plans, hold no sample
-    return ids[is_sample], steps[is_sample]
-
-
-def order_name(reading: Reading) -> str:
-    """Return a name that is equal for all ranks and workers that count the same steps of the same order."""
-    world = reading.division.world
-    facts = (reading.this_pass.start, reading.batch_size, world.num_ranks, world.num_hosts, reading.options.tail)
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-
-
 def planned_ahead(
     reading: Reading, stream: OpenStreams, *, worker: int, num_workers: int, num_readers: int, predownload: int | None
 ) -> Iterator[Planned]:
@@ -106,12 +94,15 @@ def planned_ahead(
     shard_samples = float(stream.shard_sizes.mean())
     first_span, later_span = lookahead_spans(reading.batch_size, shard_samples, num_all, predownload)
     cache, blocks = stream.cache, BlocksAhead(stream)
-    is_shared = reading.division.world.ranks_on_host > 1
+    world = reading.division.world
+    # Equal for all ranks and workers that count the same steps of the same order.
+    facts = (reading.this_pass.start, reading.batch_size, world.num_ranks, world.num_hosts, reading.options.tail)
+    name = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     cache.expect_stored_order(is_stored=not reading.this_pass.start.shuffle)
     cache.plan(
         uses(reading, stream.shard_ends),
-        order_name(reading),
-        is_of_many=is_shared,
+        name,
+        is_of_many=world.ranks_on_host > 1,
         outline=outlines(replace(reading), stream.shard_ends),  # a copy: its plan is made only if it is needed
     )
 
@@ -180,7 +171,10 @@ class BlocksAhead:
         if step > self._here:
             begin = time.perf_counter()
             self._begin()
-            self._join()
+            if self._running is not None:
+                thread, self._here = self._running
+                thread.join()
+                self._running = None
             self._stream.cache.counters.add(wait_microseconds=int(1e6 * (time.perf_counter() - begin)))
         self._begin()
 
@@ -198,12 +192,6 @@ class BlocksAhead:
         with suppress(RuntimeError):  # too many threads: the readers fetch what they need
             thread.start()
             self._running = thread, last
-
-    def _join(self) -> None:
-        if self._running is not None:
-            thread, self._here = self._running
-            thread.join()
-            self._running = None
 
 
 def lookahead_spans(
@@ -272,6 +260,43 @@ def check_window(reading: Reading, stream: OpenStreams) -> None:
         )
 
 
+def rows_of_host(plan: EpochPlan, samples: Ints, host: int, num_hosts: int) -> tuple[Ints, Ints, Ints]:
+    """Return in which rows of windows a host needs the pieces, shards or parts of one, that it reads.
+
+    Row n is the n-th window of every run, which are read at the same time. `samples` are those of each shard.
+
+    Returns:
+        For every piece, as int64 arrays of shape (pieces,): its shard, the first row that needs it, and the first row
+        after those.
+    """
+    spans = plan.spans_of_host(host, num_hosts)
+    if spans is None:  # stored order: every host reads some of every shard, one after the other
+        shards = np.flatnonzero(samples)
+        return shards, shards, shards + 1
+    ids, begins, ends = spans
+    row = plan.block_size * plan.canonical_nodes
+    return np.searchsorted(np.cumsum(samples), ids, side="right"), begins // row, -(-ends // row)
+
+
+def most_held(weights: Ints, begins: Ints, ends: Ints, *, ahead: int) -> int:
+    """Return the most bytes of pieces held at any row, together with those of the `ahead` rows after it.
+
+    `weights` are the bytes of each piece; the other arguments are from `rows_of_host`.
+    """
+    if not ends.size:
+        return 0
+    changes = np.zeros(int(ends.max()) + 1, dtype=np.int64)
+    np.add.at(changes, np.maximum(begins - ahead, 0), weights)
+    np.subtract.at(changes, ends, weights)
+    return int(np.cumsum(changes).max())
+
+
+def bytes_in_use(plan: EpochPlan, samples: Ints, raw: Ints, host: int, num_hosts: int) -> int:
+    """Return the most unpacked bytes, at any time in an epoch, of the shards of the windows that a host reads."""
+    shards, begins, ends = rows_of_host(plan, samples, host, num_hosts)
+    return most_held(raw[shards], begins, ends, ahead=0)
+
+
 def shards_needed(reading: Reading, stream: OpenStreams, num_steps: int) -> Ints:
     """Return the shards that the first steps of a pass need, step by step, in ascending order within each."""
     needed, num_steps = [], min(num_steps, reading.division.num_steps)
@@ -323,7 +348,13 @@ class PassHistory:
         if not (least and self.begun):
             return stats_of(cache.counters)
         self.begun[-1].steps = cache.counters.get("reached")
-        passes, needed = self._needed(stream)
+        passes = [each for each in self.begun if each.steps]
+        # A copy of each reading: the recorded one would keep its cached plan as long as the dataset exists.
+        needed = [shards_needed(replace(each.reading), stream, each.steps) for each in passes]
+        # The latest passes with at most `_MAX_USES` uses in all.
+        from_last = accumulate(each.size for each in reversed(needed))
+        first = len(passes) - sum(size <= _MAX_USES for size in from_last)
+        passes, needed = passes[first:], needed[first:]
         if not passes or (cache.limit is None and not passes[0].is_first):
             return stats_of(cache.counters)
         order = np.concatenate(needed).tolist()
@@ -331,13 +362,3 @@ class PassHistory:
         least_cost = least_bytes(order, *cache.costs(), cache.limit, is_warm=not passes[0].is_first)
         ranks = passes[0].reading.division.world.ranks_on_host
         return stats_of(cache.counters, least_cost, passes[0].bytes_before, ranks)
-
-    def _needed(self, stream: OpenStreams) -> tuple[list[_BegunPass], list[NDArray[np.int64]]]:
-        """Return the latest passes with at most `_MAX_USES` uses in all, and the shards that each needed."""
-        passes = [each for each in self.begun if each.steps]
-        # A copy of each reading: the recorded one would keep its cached plan as long as the dataset exists.
-        needed = [shards_needed(replace(each.reading), stream, each.steps) for each in passes]
-        from_last = list(accumulate(each.size for each in reversed(needed)))
-        count = sum(size <= _MAX_USES for size in from_last)
-        first = len(passes) - count
-        return passes[first:], needed[first:]

@@ -4,8 +4,6 @@
 `smalti.compat.streaming` does for MosaicML's orders. The rest of the library asks a Reading for nothing else.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -114,12 +112,6 @@ class RunOrder(OrderOptions):
         """True if an epoch is every sample of one stream once."""
         return self.weights == (StreamWeight(),) and self.epoch_size is None
 
-    def explicit(self, name: str) -> Any:
-        """Return the user's explicit choice of an option; None without one, and for the default seed."""
-        if name == "shuffle_seed":
-            return None if self.seed == DEFAULT_SEED else self.seed
-        return getattr(self, name)
-
     def mixture(self, streams: Sequence[MixedStream]) -> Mixture:
         """Return the mixture that a run beginning with these options saves."""
         return Mixture(
@@ -214,39 +206,18 @@ def window_plan(start: Cursor, shard_sizes: Sizes) -> GlobalOrder:
             saved=start.algorithm,
             found=WINDOW,
         )
+    window: dict[str, Any] = {
+        "canonical_nodes": start.canonical_nodes,
+        "shuffle_block_size": start.block_size,
+        "shuffle": start.shuffle,
+        "affinity": start.affinity,
+    }
     if start.mixture is None:
-        return plan_epoch(
-            shard_sizes[0],
-            seed=start.seed,
-            epoch=start.epoch,
-            canonical_nodes=start.canonical_nodes,
-            shuffle_block_size=start.block_size,
-            shuffle=start.shuffle,
-            affinity=start.affinity,
-        )
-    return ChangingMixture(shard_sizes, start.mixture, seed=start.seed).plan(
-        start.epoch,
-        canonical_nodes=start.canonical_nodes,
-        shuffle_block_size=start.block_size,
-        shuffle=start.shuffle,
-        affinity=start.affinity,
-    )
+        return plan_epoch(shard_sizes[0], seed=start.seed, epoch=start.epoch, **window)
+    return ChangingMixture(shard_sizes, start.mixture, seed=start.seed).plan(start.epoch, **window)
 
 
 # ------------------------------------------------------------------ mixtures
-
-
-def plain_mixture(stream: MixedStream) -> Mixture:
-    """Return the mixture that a cursor without one is equivalent to."""
-    return RunOrder().mixture([stream])
-
-
-def digest_of(streams: Sequence[MixedStream]) -> str:
-    """Return one digest for all streams; a single stream's own digest."""
-    if len(streams) == 1:
-        return streams[0].digest
-    facts = json.dumps([[stream.digest, stream.split] for stream in streams])
-    return hashlib.sha256(facts.encode()).hexdigest()
 
 
 def with_batch_sizes(start: Cursor, readers: World, batch_size: int | None) -> Cursor:

@@ -4,6 +4,8 @@ Everything but `RunTracker` is pure, except `open_saved_versions`, which opens t
 where a tag has moved since.
 """
 
+import hashlib
+import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,15 +13,7 @@ from typing import Any
 
 from smalti.catalog import history
 from smalti.cursor import WINDOW, Cursor, MixedStream, Mixture, Weights
-from smalti.dataset.order import (
-    RunOrder,
-    Sizes,
-    describe_weights,
-    digest_of,
-    epoch_size,
-    plain_mixture,
-    window_plan,
-)
+from smalti.dataset.order import DEFAULT_SEED, RunOrder, Sizes, describe_weights, epoch_size, window_plan
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order import default_block_size, default_canonical_nodes
 from smalti.stream import OpenStreams, ShardSet, StreamOptions, Version
@@ -51,13 +45,17 @@ def first_cursor(options: RunOrder, world: World, streams: list[MixedStream], si
     Raises:
         ValueError: the streams' weights contradict each other, or take nothing.
     """
+    digest = streams[0].digest
+    if len(streams) > 1:  # one digest for all streams
+        facts = json.dumps([[stream.digest, stream.split] for stream in streams])
+        digest = hashlib.sha256(facts.encode()).hexdigest()
     cursor = Cursor(
         epoch=0,
         samples=0,
         seed=options.seed,
         canonical_nodes=1,
         initial_hosts=world.num_hosts,
-        digest=digest_of(streams),
+        digest=digest,
         split=streams[0].split if len(streams) == 1 else None,
         epoch_size=1,
         shuffle=options.shuffle,
@@ -81,16 +79,24 @@ def saved_cursor(state: Any, fresh: Cursor, options: RunOrder, *, sizes: Sizes) 
     """Return the cursor of a saved state, once it was checked against the dataset.
 
     `fresh` is the first cursor of this dataset. With `change_weights`, the dataset's weights apply from the state's
-    place on, if they differ.
+    place on, if they differ. Options without an explicit choice are restored from the state.
 
     Raises:
-        CursorError: the state is damaged, or belongs to another data set or order.
+        CursorError: the state is damaged, or belongs to another data set or order: it would silently continue in
+            another order. The message names the first difference, with both values.
     """
     check_own_order(state)
     saved = Cursor.from_state(state)
     if saved.mixture is not None or fresh.mixture is not None:
         saved, fresh = _mixed(saved, fresh, options.change_weights, sizes)
-    check_same_order(saved, fresh, options)
+    for what, (name, remedy) in _MUST_AGREE.items():
+        _check(what, getattr(saved, name), getattr(fresh, name), remedy)
+    for what, name in _RESTORED_OPTIONS.items():
+        chosen, given = getattr(options, what, None), f"OrderOptions({what}={{saved!r}})"
+        if what == "shuffle_seed":
+            chosen, given = None if options.seed == DEFAULT_SEED else options.seed, f"{what}={{saved!r}}"
+        restored = getattr(saved, name)
+        _check(what, restored, restored if chosen is None else chosen, f"give `{given}`, or leave it out")
     return saved
 
 
@@ -126,23 +132,6 @@ def changes_weights(state: Any, cursor: Cursor) -> bool:
     return then is None or then.weights != cursor.mixture.weights
 
 
-def check_same_order(saved: Cursor, here: Cursor, options: RunOrder) -> None:
-    """Refuse a cursor that would silently continue in another order.
-
-    `here` is a fresh cursor of this dataset for the same epoch. Options without an explicit choice are restored from
-    the saved cursor.
-
-    Raises:
-        CursorError: they differ; the message names the first difference, with both values.
-    """
-    for what, (name, remedy) in _MUST_AGREE.items():
-        _check(what, getattr(saved, name), getattr(here, name), remedy)
-    for what, name in _RESTORED_OPTIONS.items():
-        chosen, restored = options.explicit(what), getattr(saved, name)
-        given = f"{what}={{saved!r}}" if what == "shuffle_seed" else f"OrderOptions({what}={{saved!r}})"
-        _check(what, restored, restored if chosen is None else chosen, f"give `{given}`, or leave it out")
-
-
 def _mixed(saved: Cursor, fresh: Cursor, change_weights: bool, sizes: Sizes) -> tuple[Cursor, Cursor]:  # noqa: FBT001
     """Compare the mixtures of two cursors, and return both with the saved mixture and the weights that now apply.
 
@@ -159,9 +148,21 @@ def _mixed(saved: Cursor, fresh: Cursor, change_weights: bool, sizes: Sizes) -> 
     for name in ("sampling_method", "sampling_granularity", "batching_method"):
         _check(name, getattr(then, name), getattr(now, name), f"give `OrderOptions({name}={{saved!r}})`")
     _check("mixture version", then.version, now.version, "use the Smalti that saved it")
-    changes = _amounts(then.weights) != _amounts(now.weights)
+    weights, before = now.weights, then.weights
+    changes = (before.values, before.epoch_size) != (weights.values, weights.epoch_size)
+    if changes and not change_weights:
+        old, new = describe_weights(before), describe_weights(weights)
+        raise CursorError(
+            f"cannot resume from this state: it was saved with weights {old}, and this dataset has {new}. To continue "
+            f"with those of the run, give them; to continue from sample {saved.samples} of epoch {saved.epoch} with "
+            "the new ones, give `order=OrderOptions(change_weights=True)`: the state then records the change.",
+            what="weights",
+            saved=old,
+            found=new,
+        )
     if changes:
-        saved = _reweighted(saved, then, now.weights, change_weights)
+        changed = Weights(saved.epoch, saved.samples, weights.values, weights.epoch_size)
+        saved = replace(saved, mixture=then.changed(changed))
     merged = replace(saved, mixture=then) if saved.mixture is None else saved
     names = ("digest", "split", "algorithm", "algorithm_version", "shuffle")
     here = replace(_sized(merged, sizes, changes), **{name: getattr(fresh, name) for name in names})
@@ -203,34 +204,10 @@ def _sized(merged: Cursor, sizes: Sizes, changes: bool) -> Cursor:  # noqa: FBT0
 def _mixture_of(cursor: Cursor, other: Cursor) -> Mixture:
     if cursor.mixture is not None:
         return cursor.mixture
-    plain = plain_mixture(MixedStream(cursor.digest, cursor.split, cursor.epoch_size))
+    plain = RunOrder().mixture([MixedStream(cursor.digest, cursor.split, cursor.epoch_size)])
     # The batching method has no effect on one stream, and a plain data set has none to compare: take the other's.
     method = other.mixture
     return plain if method is None else replace(method, streams=plain.streams, history=plain.history)
-
-
-def _amounts(weights: Weights) -> tuple[Any, ...]:
-    return weights.values, weights.epoch_size
-
-
-def _reweighted(saved: Cursor, then: Mixture, weights: Weights, change_weights: bool) -> Cursor:  # noqa: FBT001
-    """Return the saved cursor with the dataset's weights from its place on.
-
-    Raises:
-        CursorError: `change_weights` is not given.
-    """
-    old, new = describe_weights(then.weights), describe_weights(weights)
-    if not change_weights:
-        raise CursorError(
-            f"cannot resume from this state: it was saved with weights {old}, and this dataset has {new}. To continue "
-            f"with those of the run, give them; to continue from sample {saved.samples} of epoch {saved.epoch} with "
-            "the new ones, give `order=OrderOptions(change_weights=True)`: the state then records the change.",
-            what="weights",
-            saved=old,
-            found=new,
-        )
-    changed = Weights(saved.epoch, saved.samples, weights.values, weights.epoch_size)
-    return replace(saved, mixture=then.changed(changed))
 
 
 def _check(what: str, saved: Any, found: Any, remedy: str) -> None:
@@ -256,8 +233,11 @@ def open_saved_versions(
     Raises:
         CursorError: the state is damaged, or the version that it was saved with no longer exists.
     """
-    saved = _saved_digests(state)
-    if len(saved) != len(streams.sets) or all(each.tag is None for each in declared):
+    if not isinstance(state, Mapping) or "smalti" not in state or all(each.tag is None for each in declared):
+        return streams
+    cursor = Cursor.from_state(state)
+    saved = [cursor.digest] if cursor.mixture is None else [each.digest for each in cursor.mixture.streams]
+    if len(saved) != len(streams.sets):
         return streams
     versions = [
         each.manifest.version
@@ -274,14 +254,6 @@ def open_saved_versions(
     opened = OpenStreams(at_versions, cache_limit)
     streams.close()
     return opened
-
-
-def _saved_digests(state: Any) -> list[str]:
-    """Return the digest of each stream that a state was saved with; empty for a state of MosaicML Streaming."""
-    if not isinstance(state, Mapping) or "smalti" not in state:
-        return []
-    saved = Cursor.from_state(state)
-    return [saved.digest] if saved.mixture is None else [each.digest for each in saved.mixture.streams]
 
 
 def _version_with_digest(tag: str, found: ShardSet, digest: str) -> int:

@@ -5,8 +5,11 @@ in `smalti.torch` is a torch dataset.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
+from decimal import Decimal
 from types import MemberDescriptorType
 from typing import Any, TypeVar
 
@@ -24,22 +27,38 @@ from smalti.attributes import (
 from smalti.cache import CacheOptions, CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import MAX_SEED, Cursor
-from smalti.dataset.arguments import (
-    MAX_VERSION,
-    MOVED,
-    check_transform,
-    checked_world,
-    declared_streams,
-    number_of_samples,
-)
 from smalti.dataset.epoch_reader import BatchForm, EpochReader, Form
 from smalti.dataset.order import DEFAULT_SEED, MAX_COUNT, OrderOptions, run_order
 from smalti.dataset.skipping import skip_limit
-from smalti.errors import SmaltiError
+from smalti.errors import ArgumentError, ArgumentTypeError, SmaltiError
 from smalti.format.reading.batch import pick
 from smalti.storage import Store
-from smalti.stream import OpenStreams, Stream, checked_cache, checked_columns, options_of, weight_of
+from smalti.stream import (
+    MOVED_TO_CACHE,
+    OpenStreams,
+    Stream,
+    StreamOptions,
+    checked_cache,
+    checked_columns,
+    options_of,
+    weight_of,
+)
 from smalti.world import World
+
+MOVED = {
+    **MOVED_TO_CACHE,
+    **{name: f"is now in cache=CacheOptions({name}=...)" for name in ("cache_limit", "predownload")},
+    **{entry.name: f"is now in order=OrderOptions({entry.name}=...)" for entry in fields(OrderOptions)},
+    "rank": "is now in world=World.flat(rank, num_ranks)",
+    "num_ranks": "is now in world=World.flat(rank, num_ranks)",
+    "shuffle_algo": "is gone: shuffle=True is the `window` order, and MosaicML's (py1e, py1br, py1s, py2s, naive) are "
+    "those of smalti.compat.streaming.StreamingDataset, which continues their runs",
+    "partition_algo": "is of MosaicML's orders: use smalti.compat.streaming.StreamingDataset",
+}
+"""By argument of an earlier release: where it is now."""
+_MAX_VERSION = (1 << 62) - 1
+_ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_ABBREVIATED = re.compile(r"(\d+(?:\.\d+)?) *([kmbt]?)", re.IGNORECASE)
 
 _Dataset = TypeVar("_Dataset", bound="StreamingDataset")
 
@@ -124,8 +143,8 @@ class StreamingDataset:
     ) -> None:
         check_flags(shuffle=shuffle, include_ids=include_ids, allow_unsafe_types=allow_unsafe_types, logical=logical)
         check_callable("transform", transform)
-        version = whole_or_none("version", version, 0, MAX_VERSION)
-        declared = declared_streams(streams, remote=remote, version=version, tag=tag)
+        version = whole_or_none("version", version, 0, _MAX_VERSION)
+        declared = _declared_streams(streams, remote=remote, version=version, tag=tag)
         fetching = checked_cache(cache)
         stream_options = tuple(
             options_of(
@@ -139,7 +158,7 @@ class StreamingDataset:
             )
             for stream in declared
         )
-        check_transform(transform, stream_options)
+        _check_transform(transform, stream_options)
         # The only attribute of an instance that the library reads: all others may be a subclass's own.
         vars(self)["_smalti"] = self._smalti_reader(
             declared,
@@ -149,7 +168,7 @@ class StreamingDataset:
                 shuffle=shuffle,
                 seed=whole_number("shuffle_seed", shuffle_seed, 0, MAX_SEED),
                 weights=tuple(map(weight_of, declared)),
-                epoch_size=number_of_samples("epoch_size", epoch_size),
+                epoch_size=_number_of_samples("epoch_size", epoch_size),
             ),
             batch_size=whole_or_none("batch_size", batch_size, 1, MAX_COUNT),
             predownload=fetching.predownload,
@@ -157,7 +176,7 @@ class StreamingDataset:
             include_ids=include_ids,
             max_skipped=skip_limit(on_error, max_skipped),
             cache_limit=fetching.limit_bytes,
-            chosen_world=checked_world(world),
+            chosen_world=_checked_world(world),
         )
 
     # ------------------------------------------------------------------ options and contents
@@ -390,4 +409,78 @@ def reads_columns(dataset: StreamingDataset) -> bool:
 
 def sample_form(dataset: StreamingDataset) -> Form:
     """Return how batches are read as lists of samples: with a transform on batches by column, and then split."""
-    return BatchForm.ROWS if dataset._smalti.transforms_batches and reads_columns(dataset) else dataset.__getitem__
+    reader = dataset._smalti
+    transforms_batches = reader.transform is not None and not reader.transforms_samples
+    return BatchForm.ROWS if transforms_batches and reads_columns(dataset) else dataset.__getitem__
+
+
+def _number_of_samples(name: str, value: int | str | None) -> int | None:
+    """Parse a number such as 64000, "64000", "64k", "1.5M", "2b" or "1t"; units are decimal, as in MosaicML Streaming.
+
+    Raises:
+        ValueError: it is not a number, or not a whole number from 1.
+    """
+    if isinstance(value, str):
+        match = _ABBREVIATED.fullmatch(value.strip())
+        number = Decimal(match[1]) * _ABBREVIATIONS[match[2].lower()] if match else Decimal("0.5")
+        if number != int(number):
+            raise ArgumentError(f"`{name}` must be a whole number such as 64000, '64k' or '1.5M', found {value!r}.")
+        value = int(number)
+    return whole_or_none(name, value, 1, (1 << 62) - 1)
+
+
+def _check_transform(transform: Any, streams: Iterable[StreamOptions]) -> None:
+    """Check that the columns to read include those that the transform names in an attribute `needed_columns`, if any.
+
+    Raises:
+        ValueError: they do not.
+    """
+    needed = getattr(transform, "needed_columns", None) or ()
+    for options in streams:
+        missing = [name for name in needed if options.columns is not None and name not in options.columns]
+        if missing:
+            raise ArgumentError(
+                f"the transform {type(transform).__name__} needs the column {missing[0]!r}, and `columns` of "
+                f"{options.root} names only {', '.join(options.columns or ())}: add it to `columns`, or leave it out "
+                "of the transform."
+            )
+
+
+def _checked_world(world: Any) -> World | None:
+    """Return the world that the user chose; None without a choice.
+
+    Raises:
+        TypeError: it is no World.
+    """
+    if world is not None and not isinstance(world, World):
+        raise ArgumentTypeError(
+            f"`world` must be a smalti.World, found {world!r:.80}; see World.flat(rank, num_ranks)."
+        )
+    return world
+
+
+def _declared_streams(
+    streams: Sequence[Stream] | None, *, remote: Any, version: int | None, tag: str | None
+) -> tuple[Stream, ...]:
+    """Return the streams that the user gave, or the single stream at `remote`.
+
+    Raises:
+        ValueError: both are given, or neither, or an empty list; or both a version and a tag.
+        TypeError: `streams` holds something other than streams.
+    """
+    if streams is None:
+        return (Stream(remote=remote, version=version, tag=tag),)
+    if any(value is not None for value in (remote, version, tag)):
+        raise ArgumentError(
+            "give either `streams`, each with its `remote` and `version` or `tag`, or these for one set."
+        )
+    given: object = streams
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise ArgumentTypeError(f"`streams` must be a list of smalti.Stream objects, found {type(given).__name__}.")
+    chosen = tuple(streams)
+    for stream in chosen:
+        if not isinstance(stream, Stream):
+            raise ArgumentTypeError(f"`streams` must hold smalti.Stream objects, found {type(stream).__name__}.")
+    if not chosen:
+        raise ArgumentError("`streams` must hold at least one Stream, found none.")
+    return chosen

@@ -176,7 +176,7 @@ class EpochPlan(GlobalOrder):
         self.epoch = epoch
         self.block_size = block_size
         self.shuffle = shuffle
-        self._seed, self._num_runs = seed, canonical_nodes
+        self._seed, self.canonical_nodes = seed, canonical_nodes
         self._num_samples = int(sizes.sum())
         self._shard_ids = (np.cumsum(sizes) - sizes)[order]  # sample id of each laid-out shard's first sample
         self._shard_ends = np.cumsum(sizes[order])  # end of each laid-out shard
@@ -200,8 +200,8 @@ class EpochPlan(GlobalOrder):
         if not self.shuffle:
             return positions.astype(np.int64)
         flat = positions.reshape(-1)
-        left_over = flat - self._rows * self._num_runs
-        run, index = self._run_at_place[flat % self._num_runs], flat // self._num_runs
+        left_over = flat - self._rows * self.canonical_nodes
+        run, index = self._run_at_place[flat % self.canonical_nodes], flat // self.canonical_nodes
         late = left_over >= 0
         if late.any():
             run[late], index[late] = self._longer_runs[left_over[late]], self._rows
@@ -225,8 +225,8 @@ class EpochPlan(GlobalOrder):
 
     def runs_of_host(self, host: int, num_hosts: int) -> list[int]:
         """Return the runs that a host reads; the fewest if hosts divide the canonical nodes or the other way round."""
-        places = range(host, num_hosts * self._num_runs, num_hosts)
-        return sorted({int(self._run_at_place[place % self._num_runs]) for place in places})
+        places = range(host, num_hosts * self.canonical_nodes, num_hosts)
+        return sorted({int(self._run_at_place[place % self.canonical_nodes]) for place in places})
 
     def pieces(self, run: int) -> tuple[Ids, Ids]:
         """Return the first sample id and the end of each piece (shard or part of one) of a run, in this epoch's order.
@@ -260,7 +260,7 @@ class EpochPlan(GlobalOrder):
             begins = np.concatenate((np.zeros(1, np.int64), ends))[: ends.size]
             first_rows = begins // self.block_size * self.block_size
             last_rows = np.minimum(-(-ends // self.block_size) * self.block_size, self._lengths[run])
-            parts.append((starts, first_rows * self._num_runs, last_rows * self._num_runs))
+            parts.append((starts, first_rows * self.canonical_nodes, last_rows * self.canonical_nodes))
         ids, begins, ends = map(np.concatenate, zip(*parts, strict=True))
         return ids, begins, ends
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smalti.cursor import Cursor
-    from smalti.dataset.cost import EpochCost, Rates, RunCost
-    from smalti.dataset.forecast import Forecast, ReaderSetup
+    from smalti.dataset.forecast import EpochCost, Forecast, Rates, ReaderSetup, RunCost
     from smalti.ledger import LedgerReport, Plan
     from smalti.torch.train import TrainConfig, TrainResult
 
@@ -111,7 +110,7 @@ class CostOptions:
 
     def rates(self) -> "Rates | None":
         """Return the rates as the library takes them; None if none is given."""
-        from smalti.dataset.cost import Rates
+        from smalti.dataset.forecast import Rates
 
         try:
             rates = Rates(
@@ -148,7 +147,7 @@ def plan(
 ) -> None:
     """Compute the cost of an epoch on a world: steps, padding, traffic, cache, memory, mixing, seconds, price."""
     from smalti.dataset import OrderOptions
-    from smalti.dataset.cost import forecast_epoch, run_cost
+    from smalti.dataset.forecast import forecast_epoch, run_cost
 
     reader, rates = readers.setup(), costs.rates()
     found = forecast_epoch(
@@ -233,7 +232,7 @@ def _money(price: float) -> str:
 
 
 def _rate(option: str, text: str | None) -> float | None:
-    from smalti.dataset.cost import parse_rate
+    from smalti.dataset.forecast import parse_rate
     from smalti.errors import SchemaError
 
     try:

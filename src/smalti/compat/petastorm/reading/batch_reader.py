@@ -22,8 +22,7 @@ import numpy as np
 from smalti.compat.petastorm.errors import NoDataAvailableError
 from smalti.compat.petastorm.reading.rows import Columns, RowReader, taken
 from smalti.compat.petastorm.unischema import Unischema, UnischemaField
-from smalti.cursor import Cursor, MixedStream
-from smalti.cursor import mapping
+from smalti.cursor import Cursor, MixedStream, mapping
 from smalti.dataset.order import Pass, Planned, Reading, RunOrder
 from smalti.dataset.resume import at_epoch, first_cursor, saved_cursor
 from smalti.errors import CursorError, SchemaError, SmaltiError, StoreTimeout
