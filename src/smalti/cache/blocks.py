@@ -147,7 +147,15 @@ class BlockReader:
             for begin, end in shard.missing(rows[shard_id], MAX_RANGE_BYTES)
         ]
         self._fetch(batch, ranges, deadline)
-        self._keep(batch)
+        with self._lock:
+            for shard_id, shard in batch.shards.items():
+                self._shards.setdefault(shard_id, shard)
+                self._shards.move_to_end(shard_id)
+            total = sum(shard.parts.num_loaded_bytes for shard in self._shards.values())
+            for shard_id in list(self._shards):  # those that were not used for the longest time are dropped
+                if shard_id in batch.shards or (total <= MAX_KEPT_BYTES and len(self._shards) <= MAX_KEPT_SHARDS):
+                    break
+                total -= self._shards.pop(shard_id).parts.num_loaded_bytes
         return {each: shard for each, shard in batch.shards.items() if each not in batch.errors}, batch.errors
 
     def _open(self, batch: _Batch, shard_ids: Sequence[int], deadline: Deadline) -> None:
@@ -282,18 +290,6 @@ class BlockReader:
                 "shards are fetched whole, which is slower. `smalti verify` shows what is damaged; restore the object",
                 stacklevel=2,
             )
-
-    def _keep(self, batch: _Batch) -> None:
-        """Keep what was read, and drop shards that were not used for the longest time."""
-        with self._lock:
-            for shard_id, shard in batch.shards.items():
-                self._shards.setdefault(shard_id, shard)
-                self._shards.move_to_end(shard_id)
-            total = sum(shard.parts.num_loaded_bytes for shard in self._shards.values())
-            for shard_id in list(self._shards):
-                if shard_id in batch.shards or (total <= MAX_KEPT_BYTES and len(self._shards) <= MAX_KEPT_SHARDS):
-                    break
-                total -= self._shards.pop(shard_id).parts.num_loaded_bytes
 
 
 @dataclass

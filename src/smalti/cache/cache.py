@@ -356,7 +356,9 @@ class FetchQueue:
                 return cast("AnyShard", fetch.result)
             if isinstance(fetch.error, NoSpaceYet):
                 continue  # it was fetched ahead of its turn, which has come now
-            self._remove(shard_id, fetch)  # reported: the next request retries
+            with self._changed:  # reported: the next request retries
+                if self._fetches.get(shard_id) is fetch:
+                    del self._fetches[shard_id]
             if is_own or isinstance(fetch.error, Exception):
                 raise fetch.error
             # The other thread was interrupted (Ctrl-C reaches one thread only), which says nothing about the shard.
@@ -372,11 +374,6 @@ class FetchQueue:
             fetch.is_running = True
             self._fetches[shard_id] = fetch
             return fetch, True
-
-    def _remove(self, shard_id: int, fetch: _QueueEntry) -> None:
-        with self._changed:
-            if self._fetches.get(shard_id) is fetch:
-                del self._fetches[shard_id]
 
     def ahead(self, shard_ids: Sequence[int]) -> None:
         """Queue shards that are not being fetched; returns at once."""
@@ -424,20 +421,14 @@ class FetchQueue:
             self._changed.notify_all()
 
     def _serve(self) -> None:
-        while self._serve_one():
-            pass
-
-    def _serve_one(self) -> bool:
-        """Run the next fetch; return False when the thread should end. An idle thread refers to no result."""
-        found = self._next()
-        if found is None:
-            return False
-        self._run(*found, is_ahead=True)
-        with self._changed:
-            num_busy = self._num_threads - self._num_idle
-            self._tuner.adjust(is_saturated=bool(self._queued) and num_busy >= self._tuner.max_transfers)
-            self._start_threads()
-        return True
+        """Run queued fetches until this thread should end. An idle thread refers to no result."""
+        while (claimed := self._next()) is not None:
+            self._run(*claimed, is_ahead=True)
+            del claimed
+            with self._changed:
+                num_busy = self._num_threads - self._num_idle
+                self._tuner.adjust(is_saturated=bool(self._queued) and num_busy >= self._tuner.max_transfers)
+                self._start_threads()
 
     def _next(self) -> tuple[int, _QueueEntry] | None:
         """Return the next queued fetch that no reader runs itself; None when this thread should end."""
@@ -459,14 +450,6 @@ class FetchQueue:
                 self._changed.wait(left)
                 self._num_idle -= 1
 
-    def _defer(self, shard_id: int) -> None:
-        """Defer a shard and all that are queued behind it: what is needed later gets no space before it."""
-        queued = [each for each in self._queued if each in self._fetches and not self._fetches[each].is_running]
-        for each in queued:
-            del self._fetches[each]
-        self._deferred = [shard_id, *queued, *self._deferred]
-        self._queued.clear()
-
     def _run(self, shard_id: int, fetch: _QueueEntry, *, is_ahead: bool) -> None:
         """Load a shard; an error is kept for readers, and stays in the queue where the shard was fetched ahead."""
         try:
@@ -476,8 +459,13 @@ class FetchQueue:
         with self._changed:
             fetch.is_running = False
             has_no_space = isinstance(fetch.error, NoSpaceYet)
-            if has_no_space:
-                self._defer(shard_id)
+            if has_no_space:  # deferred with all queued behind it: what is needed later gets no space before it
+                behind = [other for other in self._queued if other in self._fetches]
+                behind = [other for other in behind if not self._fetches[other].is_running]
+                for other in behind:
+                    del self._fetches[other]
+                self._deferred = [shard_id, *behind, *self._deferred]
+                self._queued.clear()
             if (fetch.error is None or has_no_space or not is_ahead) and self._fetches.get(shard_id) is fetch:
                 del self._fetches[shard_id]
             fetch.done.set()

@@ -269,7 +269,14 @@ class _Fetch:
             self._counters.add(fetches=1, bytes_fetched=file.stored.num_bytes)
             if file.zip is None:
                 return [(stored, target)]
-            self._unpack(file, stored, unpacked)
+            compression = parse_compression(self.shard.info.compression)
+            if compression is None:
+                raise FormatError(
+                    f"{file.name}: it is compressed, but the manifest names no compression", **self.shard.facts(file)
+                )
+            with CheckedFile(unpacked, file.raw, f"{file.name}, unpacked") as out:
+                compression.decompress_file(stored, cast("BinaryIO", out), file.raw.num_bytes)
+                out.finish()
             if not file.keeps_zip:
                 return [(unpacked, target)]
             root = self.shard.root(file)
@@ -308,16 +315,6 @@ class _Fetch:
                     count_bytes(len(chunk))
                     tuner.add_bytes(len(chunk))
                     out.write(chunk)
-            out.finish()
-
-    def _unpack(self, file: ShardFile, stored: Path, unpacked: Path) -> None:
-        compression = parse_compression(self.shard.info.compression)
-        if compression is None:
-            raise FormatError(
-                f"{file.name}: it is compressed, but the manifest names no compression", **self.shard.facts(file)
-            )
-        with CheckedFile(unpacked, file.raw, f"{file.name}, unpacked") as out:
-            compression.decompress_file(stored, cast("BinaryIO", out), file.raw.num_bytes)
             out.finish()
 
     def _final_error(self, file: ShardFile, error: StoreError | FormatError, attempts: int) -> StoreError | FormatError:

@@ -117,14 +117,18 @@ class UpcomingUses:
                 found = self._lookup(shards, begin)
             unknown = found == NEVER
             if self._future is not None and unknown.any():
-                found[unknown] = self._later.next_use(shards[unknown], np.maximum(begin[unknown], self._end), self._end)
+                found[unknown] = self._later_use(shards[unknown], np.maximum(begin[unknown], self._end))
             return found
 
     def _set(self, future: Iterator[Uses] | None, outline: Iterator[Outline] | None) -> None:
         self._future, self._num_ahead, self._end, self._full_until = future, 0, 0, 0
-        self._later = _LaterUses(outline)
         self._keys = np.zeros(0, np.int64)
         """Uses that were looked up, sorted: shard << _STEP_BITS | step."""
+        self._epochs = outline
+        # Of the outlines of the epoch in which the looked-up uses end, and of the one after it:
+        self._outlines: list[Outline] = []
+        self._later_keys = self._later_begins = np.zeros(0, np.int64)
+        """Sorted: shard << _STEP_BITS | end; and the first step of each."""
 
     def _lookup(self, shards: Ints, begin: Ints) -> Ints:
         keys = (shards << _STEP_BITS) + begin
@@ -157,46 +161,30 @@ class UpcomingUses:
         self._end = uses.end
         return True
 
+    def _later_use(self, shards: Ints, steps: Ints) -> Ints:
+        """Return for each shard the first of the steps from that of `steps` on that may need it by the outlines.
 
-class _LaterUses:
-    """Uses from some step on, by the outlines of the epoch in which that step lies and of the one after it."""
-
-    def __init__(self, epochs: Iterator[Outline] | None) -> None:
-        self._epochs = epochs
-        self._known: list[Outline] = []
-        self._keys = self._begins = np.zeros(0, np.int64)
-        """Sorted: shard << _STEP_BITS | end; and the first step of each."""
-
-    def next_use(self, shards: Ints, steps: Ints, end: int) -> Ints:
-        """Return for each shard the first of the steps from that of `steps` on that may need it, or NEVER.
-
-        No step before `end` will be requested again. All arrays are int64, of shape (shards,).
+        NEVER if there is none. Both arrays are int64, of shape (shards,).
         """
-        self._extend(end)
-        at = np.searchsorted(self._keys, (shards << _STEP_BITS) + steps + 1)
-        is_of_shard = at < self._keys.size
-        is_of_shard[is_of_shard] = self._keys[at[is_of_shard]] >> _STEP_BITS == shards[is_of_shard]
-        found = np.full(shards.shape, NEVER)
-        found[is_of_shard] = np.maximum(self._begins[at[is_of_shard]], steps[is_of_shard])
-        return found
-
-    def _extend(self, step: int) -> None:
-        """Look up the epoch of `step` and the next one, and drop those before."""
-        known = [each for each in self._known if each.end > step]
+        known = [outline for outline in self._outlines if outline.end > self._end]
         while len(known) < 2 and self._epochs is not None:
             following = next(self._epochs, None)
             if following is None:
                 self._epochs = None
-            elif following.end > step:
+            elif following.end > self._end:
                 known.append(following)
-        if len(known) == len(self._known) and all(map(operator.is_, known, self._known)):
-            return
-        self._known = known
-        none = np.zeros(0, np.int64)
-        keys = np.concatenate([none, *((each.shards << _STEP_BITS) + each.ends for each in known)])
-        order = np.argsort(keys, kind="stable")
-        self._keys = keys[order]
-        self._begins = np.concatenate([none, *(each.begins for each in known)])[order]
+        if len(known) != len(self._outlines) or not all(map(operator.is_, known, self._outlines)):
+            self._outlines, none = known, np.zeros(0, np.int64)
+            keys = np.concatenate([none, *((outline.shards << _STEP_BITS) + outline.ends for outline in known)])
+            order = np.argsort(keys, kind="stable")
+            self._later_keys = keys[order]
+            self._later_begins = np.concatenate([none, *(outline.begins for outline in known)])[order]
+        at = np.searchsorted(self._later_keys, (shards << _STEP_BITS) + steps + 1)
+        is_of_shard = at < self._later_keys.size
+        is_of_shard[is_of_shard] = self._later_keys[at[is_of_shard]] >> _STEP_BITS == shards[is_of_shard]
+        found = np.full(shards.shape, NEVER)
+        found[is_of_shard] = np.maximum(self._later_begins[at[is_of_shard]], steps[is_of_shard])
+        return found
 
 
 def least_bytes(

@@ -168,7 +168,7 @@ class OpenShards:
         """True if the samples of a shard are read in stored order, so that all of its pages are needed soon."""
         self._shards: dict[int, AnyShard] = {}
         self._were_used: dict[int, bool] = {}
-        _register(self)
+        _caches[id(self)] = self
 
     @cached_property
     def max_open(self) -> int:
@@ -212,12 +212,6 @@ class OpenShards:
             if not all(map(os.path.exists, (state.path for state in self.states.get(shard_id, ())))):
                 self.drop([shard_id])
 
-    def drop_half(self) -> int:
-        """Unmap half of the shards and return how many: another cache has no descriptor left."""
-        oldest = self._oldest(-(-len(self._shards) // 2))
-        self.drop(oldest)
-        return len(oldest)
-
     def close(self) -> None:
         """Unmap all shards."""
         self._shards.clear()
@@ -253,22 +247,24 @@ class OpenShards:
         return sorted(self._shards, key=lambda shard_id: self._were_used.pop(shard_id, False))[:count]
 
 
-_caches: dict[int, "weakref.ref[OpenShards]"] = {}
+_caches: "weakref.WeakValueDictionary[int, OpenShards]" = weakref.WeakValueDictionary()
 """The open shards of all caches of this process, by identity."""
 
 
-def _register(shards: OpenShards) -> None:
-    number = id(shards)
-    _caches[number] = weakref.ref(shards, lambda _: _caches.pop(number, None))
-
-
 def _living() -> list[OpenShards]:
-    return [found for reference in list(_caches.values()) if (found := reference()) is not None]
+    # Not `values()`: another thread may add a cache meanwhile.
+    return [found for reference in _caches.valuerefs() if (found := reference()) is not None]
 
 
 def _drop_half_of_each(*, but: OpenShards | None = None) -> int:
     """Have all caches except `but` unmap half of their shards; return how many were unmapped."""
-    return sum(shards.drop_half() for shards in _living() if shards is not but)
+    count = 0
+    for shards in _living():
+        if shards is not but:
+            oldest = shards._oldest(-(-len(shards) // 2))
+            shards.drop(oldest)
+            count += len(oldest)
+    return count
 
 
 def is_out_of_descriptors(error: BaseException | None) -> bool:

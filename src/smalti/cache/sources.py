@@ -369,22 +369,17 @@ class ShardSources:
         """Return by shard the bytes of its copies, and the bytes that are fetched; 0 for what is read where it lies."""
         kept, fetched, first = [], [], 0
         for source in self.sources:
-            are_copied = self._are_copied(source, first)
+            shards, zipped = source.shards, bytes_of(source.shards).zipped
+            is_local = len(shards) > 0 and source.store.local_path(shards[0].raw.basename) is not None
+            are_copied = np.ones(zipped.size, np.bool_)
+            if is_local and (not source.options.mirror or source.is_own_mirror):
+                are_copied[zipped == 0] = False
+                for place in np.flatnonzero(zipped).tolist():  # some may lie unpacked beside their compressed files
+                    are_copied[place] = not self.shard(first + place).in_place()
             kept.append(np.where(are_copied, _kept_bytes(source), 0))
             fetched.append(np.where(are_copied, bytes_of(source.shards).stored, 0))
             first += len(source.shards)
         return np.concatenate(kept).tolist(), np.concatenate(fetched).tolist()
-
-    def _are_copied(self, source: ShardSource, first: int) -> NDArray[np.bool_]:
-        """Return by shard of a source, with the ids from `first` on, whether it is copied, not read where it lies."""
-        shards, zipped = source.shards, bytes_of(source.shards).zipped
-        is_local = len(shards) > 0 and source.store.local_path(shards[0].raw.basename) is not None
-        if not is_local or (source.options.mirror and not source.is_own_mirror):
-            return np.ones(zipped.size, np.bool_)
-        found = np.zeros(zipped.size, np.bool_)
-        for place in np.flatnonzero(zipped).tolist():  # some may lie unpacked beside their compressed files
-            found[place] = not self.shard(first + place).in_place()
-        return found
 
     def check_limit(self, limit: int) -> None:
         """Return if every single shard fits into so many bytes.

@@ -65,7 +65,14 @@ class Counters:
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        self._descriptor = _create_unnamed_file() if descriptor is None else descriptor
+        if descriptor is None:  # a new unnamed file
+            if hasattr(os, "memfd_create"):
+                descriptor = os.memfd_create("smalti-counters", os.MFD_CLOEXEC)
+            else:
+                with tempfile.TemporaryFile() as file:
+                    descriptor = os.dup(file.fileno())
+            os.ftruncate(descriptor, _NUM_BYTES)
+        self._descriptor = descriptor
         words = np.frombuffer(mmap.mmap(self._descriptor, _NUM_BYTES), np.int64)
         self._values = words[: len(COUNTED)]
         """By place in COUNTED."""
@@ -169,16 +176,6 @@ class Counters:
 
 def _attach(duplicate: Any) -> Counters:
     return Counters(duplicate.detach())
-
-
-def _create_unnamed_file() -> int:
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("smalti-counters", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, _NUM_BYTES)
-    return descriptor
 
 
 @dataclass(frozen=True)

@@ -87,19 +87,17 @@ class ConcurrencyTuner:
             seconds = now - self._begin
             if seconds < TRIAL_SECONDS:
                 return
-            self._decide(self._num_bytes / seconds)
+            rate = self._num_bytes / seconds
             self._num_bytes, self._begin = 0, now
-
-    def _decide(self, rate: float) -> None:
-        if self._before is not None and rate < self._before[1] * MIN_GAIN:
-            self.max_transfers, self._before, self._hold = self._before[0], None, TRIALS_ON_HOLD
-        elif self._before is None and self._hold:
-            self._hold -= 1
-        elif self.max_transfers < MAX_TRANSFERS:
-            self._before = self.max_transfers, rate
-            self.max_transfers = min(MAX_TRANSFERS, self.max_transfers + self.max_transfers // 2)
-        else:
-            self._before, self._hold = None, TRIALS_ON_HOLD
+            if self._before is not None and rate < self._before[1] * MIN_GAIN:
+                self.max_transfers, self._before, self._hold = self._before[0], None, TRIALS_ON_HOLD
+            elif self._before is None and self._hold:
+                self._hold -= 1
+            elif self.max_transfers < MAX_TRANSFERS:
+                self._before = self.max_transfers, rate
+                self.max_transfers = min(MAX_TRANSFERS, self.max_transfers + self.max_transfers // 2)
+            else:
+                self._before, self._hold = None, TRIALS_ON_HOLD
 
 
 class PartsTimeout(StoreTimeout):
@@ -156,8 +154,15 @@ class _Arrivals:
         """
         received = 0
         try:
-            for _ in range(num_threads):
-                _start(request, store, key)
+            try:
+                for _ in range(num_threads):
+                    threading.Thread(target=request, name=f"smalti-fetch-{key[-40:]}", daemon=True).start()
+            except RuntimeError as error:  # Python's "can't start new thread" names neither purpose nor cause
+                raise StoreError(
+                    f"{store.locate(key)}: no thread could be started to fetch it: out of memory, or too many threads "
+                    "and processes of this user; use fewer loader workers",
+                    key=key,
+                ) from error
             while self._num_taken != self._count:
                 with self._changed:
                     seconds = min(stall, deadline.remaining())
@@ -249,17 +254,6 @@ def stream_parts(
     yield from arrivals.read(
         request, min(at_once, count), store, key, deadline=deadline, stall=stall, kind=PartsTimeout
     )
-
-
-def _start(work: Callable[[], None], store: Store, key: str) -> None:
-    try:
-        threading.Thread(target=work, name=f"smalti-fetch-{key[-40:]}", daemon=True).start()
-    except RuntimeError as error:  # Python's "can't start new thread" names neither purpose nor cause
-        raise StoreError(
-            f"{store.locate(key)}: no thread could be started to fetch it: out of memory, or too many threads and "
-            "processes of this user; use fewer loader workers",
-            key=key,
-        ) from error
 
 
 def _checked(piece: bytes | BaseException, store: Store, key: str, kind: type[StoreTimeout]) -> bytes:
