@@ -35,7 +35,7 @@ class Smalti(Peer):
     # What `from smalti import StreamingDataset, StreamingDataLoader` imports.
     imports: tuple[str, ...] = ("smalti.torch.dataset", "smalti.torch.loader")
     remote_imports = ("s3fs", "obstore.store")
-    order_imports = ("smalti.compat.streaming.order",)
+    order_imports = ("smalti.compat.streaming.order.planning",)
 
     def write(self, samples: Any, workload: Workload, folder: Path, options: WriteOptions) -> None:
         """Rows or Arrow batches, with the writer's default checksum."""
@@ -244,7 +244,9 @@ def _loader(options: ReadOptions, **given: Any) -> Iterable[Any]:
 
 
 def _mosaic_order(options: OrderOptions) -> Callable[[int], Ids]:
-    from smalti.compat.streaming.order import MosaicOptions, MosaicRun, WorldShape, weigh_streams
+    from smalti.compat.streaming.order.partition import WorldShape
+    from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun
+    from smalti.compat.streaming.order.sampling import weigh_streams
 
     run = MosaicRun(
         weigh_streams([options.shard_sizes()]),

@@ -16,7 +16,7 @@ from smalti.cursor import Cursor, MixedStream
 from smalti.dataset.order import OrderOptions, Pass, Reading, RunOrder, check_next_epoch, with_batch_sizes
 from smalti.dataset.resume import at_epoch, changes_weights, first_cursor, saved_cursor
 from smalti.errors import CursorError
-from smalti.order.mixture import StreamWeight
+from smalti.order.mixture.planning import StreamWeight
 from smalti.world import World
 
 

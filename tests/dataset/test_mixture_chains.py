@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from smalti.dataset.order import RunOrder
 from smalti.errors import CursorError, WorldMismatch
-from smalti.order.mixture import BATCHINGS, StreamWeight
+from smalti.order.mixture.planning import BATCHINGS, StreamWeight
 from tests.combinations import each_value_once
 from tests.dataset.mixture_chains import Chain, Segment, check, chosen, proportions
 from tests.seeds import sized

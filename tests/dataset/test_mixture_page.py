@@ -10,7 +10,7 @@ import pytest
 from smalti.cursor import MixedStream
 from smalti.dataset.order import OrderOptions, Pass, Reading, RunOrder
 from smalti.dataset.resume import at_epoch, first_cursor, saved_cursor
-from smalti.order.mixture import StreamWeight
+from smalti.order.mixture.planning import StreamWeight
 from smalti.world import World
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mixtures.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from smalti.cursor import MixedStream
 from smalti.dataset.lookahead import outlines, uses
 from smalti.dataset.order import Pass, Reading, RunOrder, with_batch_sizes
 from smalti.dataset.resume import first_cursor
-from smalti.order.mixture import StreamWeight
+from smalti.order.mixture.planning import StreamWeight
 from smalti.world import World
 
 

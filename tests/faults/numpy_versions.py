@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smalti.compat.streaming.order import shuffled_ids
+from smalti.compat.streaming.order.shuffles import shuffled_ids
 from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.dataset.epoch_reader import BatchForm
 

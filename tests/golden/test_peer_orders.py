@@ -8,18 +8,12 @@ import numpy as np
 import pytest
 
 from smalti.compat.streaming.base.world import World
-from smalti.compat.streaming.order import (
-    PARTITIONS,
-    SHUFFLES,
-    MosaicOptions,
-    MosaicRun,
-    WorldShape,
-    get_sampling,
-    shuffled_ids,
-    weigh_streams,
-)
+from smalti.compat.streaming.order.partition import PARTITIONS, WorldShape
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun
+from smalti.compat.streaming.order.sampling import get_sampling, weigh_streams
+from smalti.compat.streaming.order.shuffles import SHUFFLES, shuffled_ids
 from smalti.errors import CursorError
-from smalti.order.mixture import BATCHINGS, SAMPLINGS, StreamWeight
+from smalti.order.mixture.planning import BATCHINGS, SAMPLINGS, StreamWeight
 from tests.compat.streaming.mosaic_worlds import partition_ids
 from tests.peer_program import fork_alone
 from tests.seeds import seed_of, sized

@@ -1,7 +1,8 @@
 """Runs over several streams, and their weights as cursors hold them, for the tests of orders."""
 
 from smalti.cursor import Mixture, Weights
-from smalti.order.mixture import ChangingMixture, StreamWeight
+from smalti.order.mixture.changes import ChangingMixture
+from smalti.order.mixture.planning import StreamWeight
 
 
 def weights_at(epoch, samples, weights, epoch_size=None):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.order import plan_epoch
-from smalti.order.mixture import BATCHINGS, StreamWeight
+from smalti.order.mixture.planning import BATCHINGS, StreamWeight
 from tests.order.mixture_reference import reference_mixture
 from tests.order.mixtures import constant
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.errors import CursorError
-from smalti.order.mixture import StreamWeight
+from smalti.order.mixture.planning import StreamWeight
 from tests.order.mixtures import changing, weights_at
 
 STREAMS = [[6, 6], [6], [4]]

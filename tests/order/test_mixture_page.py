@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.order.mixture import BATCHINGS
+from smalti.order.mixture.planning import BATCHINGS
 from tests.order.mixtures import constant
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mixtures.md").read_text(encoding="utf-8")

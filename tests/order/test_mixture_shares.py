@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.order.mixture import StreamWeight
-from smalti.order.mixture.planning import samples_taken
+from smalti.order.mixture.planning import StreamWeight, samples_taken
 
 
 def taken(totals, weights, epoch_size=None, seed=0):

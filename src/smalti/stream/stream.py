@@ -14,7 +14,7 @@ from smalti.attributes import Replaceable, moved_arguments, whole_or_none
 from smalti.cache import CacheOptions
 from smalti.cursor import MAX_WEIGHT, WEIGHT_NAMES
 from smalti.errors import ArgumentError, ArgumentTypeError
-from smalti.order.mixture import StreamWeight
+from smalti.order.mixture.planning import StreamWeight
 from smalti.redaction import hide_options
 from smalti.storage import Store
 from smalti.storage.opening import check_secrets

@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import Field, field_validator
 
 from smalti.errors import SchemaError
-from smalti.order.mixture import BATCHINGS
+from smalti.order.mixture.planning import BATCHINGS
 from smalti.torch.train.config import IMAGES, KEPT, LAUNCHERS, TASKS
 from smalti.torch.tuning.space import DIRECTIONS, PRUNERS, SAMPLERS, parse_space
 from smalti_dagster.declaration.configuration import of_training

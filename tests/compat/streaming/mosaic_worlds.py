@@ -2,9 +2,11 @@
 
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order import PARTITIONS, SHUFFLES, MosaicOptions, WorldShape, weigh_streams
-from smalti.compat.streaming.order.partition import all_ids, make_partition
-from smalti.order.mixture import BATCHINGS, StreamWeight
+from smalti.compat.streaming.order.partition import PARTITIONS, WorldShape, all_ids, make_partition
+from smalti.compat.streaming.order.planning import MosaicOptions
+from smalti.compat.streaming.order.sampling import weigh_streams
+from smalti.compat.streaming.order.shuffles import SHUFFLES
+from smalti.order.mixture.planning import BATCHINGS, StreamWeight
 from smalti.world import World
 
 shapes = st.builds(

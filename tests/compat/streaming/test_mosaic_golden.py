@@ -4,15 +4,10 @@ import json
 
 import pytest
 
-from smalti.compat.streaming.order import (
-    SHUFFLES,
-    MosaicOptions,
-    MosaicRun,
-    WorldShape,
-    get_sampling,
-    shuffled_ids,
-    weigh_streams,
-)
+from smalti.compat.streaming.order.partition import WorldShape
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun
+from smalti.compat.streaming.order.sampling import get_sampling, weigh_streams
+from smalti.compat.streaming.order.shuffles import SHUFFLES, shuffled_ids
 from tests.compat.streaming.mosaic_worlds import partition_ids
 
 # Shards of 5, 7, 4 and 6 samples, 2 canonical nodes, seed 9176, epoch 0, blocks of 8; written by MosaicML on numpy 2.1.

@@ -7,16 +7,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order import (
-    MosaicOptions,
-    MosaicRun,
-    WorldShape,
-    default_mosaic_nodes,
-    weigh_streams,
-)
+from smalti.compat.streaming.order.partition import WorldShape
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun, default_mosaic_nodes
+from smalti.compat.streaming.order.sampling import weigh_streams
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order import Division
-from smalti.order.mixture import StreamWeight
+from smalti.order.mixture.planning import StreamWeight
 from tests.compat.streaming.mosaic_worlds import mosaic_cases, rank_of, shapes
 
 

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order import get_sampling, weigh_streams
-from smalti.compat.streaming.order.sampling import StreamCounts, resample
-from smalti.order.mixture import StreamWeight
+from smalti.compat.streaming.order.sampling import StreamCounts, get_sampling, resample, weigh_streams
+from smalti.order.mixture.planning import StreamWeight
 
 sizes = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order import SHUFFLES, shuffled_ids
-from smalti.compat.streaming.order.shuffles import cut_at_nodes, expand, narrow_dtype
+from smalti.compat.streaming.order.shuffles import SHUFFLES, cut_at_nodes, expand, narrow_dtype, shuffled_ids
 from smalti.errors import WorldMismatch
 
 sizes = st.lists(st.integers(0, 30), min_size=1, max_size=20).filter(lambda s: sum(s) >= 12)

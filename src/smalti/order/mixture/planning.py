@@ -23,6 +23,8 @@ from smalti.order.mixture.units import Units
 from smalti.order.mixture.weave import MAX_LENGTH, Weave
 from smalti.order.window import EpochPlan, GlobalOrder, Ids, plan_epoch
 
+MIXTURE_VERSION = 1
+"""Version of what an epoch takes of each stream, and of its batches. The order of samples is versioned as `window`."""
 MAX_EPOCH = (1 << 62) - 1
 """Samples that an epoch may take, inclusive: places and their sums stay numbers of 64 bits."""
 SAMPLINGS = ("balanced", "fixed")

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from smalti.errors import SchemaError, SmaltiError, StoreError, WorldMismatch
 from smalti.format.sizes import parse_byte_count
-from smalti.order.mixture import BATCHINGS
+from smalti.order.mixture.planning import BATCHINGS
 from smalti.storage.databricks.mount import is_databricks
 from smalti.storage.opening import check_address, check_secrets, service_of
 from smalti.stream import Stream

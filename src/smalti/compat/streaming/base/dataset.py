@@ -27,10 +27,12 @@ from smalti.compat.streaming.base.stream import Stream, readers_of, streams_regi
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.errors import in_mosaicmls_words, mosaicmls_words
-from smalti.compat.streaming.order import PARTITIONS, SHUFFLES, default_mosaic_nodes
+from smalti.compat.streaming.order.partition import PARTITIONS
+from smalti.compat.streaming.order.planning import default_mosaic_nodes
+from smalti.compat.streaming.order.shuffles import SHUFFLES
 from smalti.dataset.lookahead import planned_ahead
 from smalti.errors import ChecksumMismatch, ShardNotFound
-from smalti.order.mixture import BATCHINGS, SAMPLINGS
+from smalti.order.mixture.planning import BATCHINGS, SAMPLINGS
 from smalti.torch.worker_processes import end_with_program
 
 __all__ = ["StreamingDataset"]

@@ -29,13 +29,13 @@ from smalti.compat.streaming.base.registry_utils import create_registry
 from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, CloudDownloader, LocalDownloader
 from smalti.compat.streaming.base.util import retry, wait_for_file_to_exist
 from smalti.compat.streaming.base.world import World
-from smalti.compat.streaming.order import weigh_streams
+from smalti.compat.streaming.order.sampling import weigh_streams
 from smalti.cursor import WEIGHT_NAMES
 from smalti.errors import ChecksumMismatch, StoreError, StoreNotFound
 from smalti.format import MAX_FILE_BYTES, emit_index, parse_compression, verify_file
 from smalti.format import FileInfo as EngineFileInfo
 from smalti.format.sizes import VERSION
-from smalti.order.mixture import StreamWeight
+from smalti.order.mixture.planning import StreamWeight
 from smalti.process import PerProcess
 from smalti.redaction import redact_address
 from smalti.regular_files import read_regular

@@ -20,7 +20,7 @@ from smalti.compat.streaming.order.partition import Partition, WorldShape, all_i
 from smalti.compat.streaming.order.sampling import MosaicStream, Resampled, StreamCounts, get_sampling, resample
 from smalti.compat.streaming.order.shuffles import MIN_BLOCK_SIZES, Ids, Ints, shuffled_ids
 from smalti.errors import ArgumentError, CursorError, WorldMismatch
-from smalti.order.mixture import BATCHINGS
+from smalti.order.mixture.planning import BATCHINGS
 from smalti.order.window import GlobalOrder
 
 _MIXED_SAMPLES = 4_000_000  # MosaicML's default: samples in the blocks of all canonical nodes together

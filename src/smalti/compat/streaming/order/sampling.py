@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from smalti.compat.streaming.order.shuffles import Ids, Ints, expand, narrow_dtype
 from smalti.errors import ArgumentError
-from smalti.order.mixture import SAMPLINGS, StreamWeight, are_relative
+from smalti.order.mixture.planning import SAMPLINGS, StreamWeight, are_relative
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.compat.paths import serve
-from smalti.compat.streaming.order import WorldShape
-from smalti.compat.streaming.order.partition import Partition, all_ids, make_partition
+from smalti.compat.streaming.order.partition import Partition, WorldShape, all_ids, make_partition
 from smalti.errors import CursorError
 
 logger = logging.getLogger("streaming.base.partition.orig")
