@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.order import plan_epoch
-from smalti.order.arrangement import arranged, num_cohorts
 from smalti.order.mixture.planning import StreamWeight
+from smalti.order.window import arranged, num_cohorts
 from tests.order.mixtures import constant
 from tests.order.reference import layout, reference_order
 

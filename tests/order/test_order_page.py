@@ -10,7 +10,7 @@ from smalti.cache import CacheOptions
 from smalti.compat.streaming.order.partition import WorldShape
 from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.order import Division
-from smalti.order.arrangement import arranged
+from smalti.order.window import arranged
 from tests.compat.streaming.mosaic_worlds import rank_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "order.md").read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ With N samples and C canonical nodes:
 
 1. Shards are permuted by a key of (seed) alone, laid end to end, and cut into C runs; run c holds [c*N/C, (c+1)*N/C).
    A shard belongs to the same run in every epoch, so a host that reads the same runs finds its shards in its cache.
-   With an `affinity` below 1, some shards move between runs from epoch to epoch: see `arrangement`.
+   With an `affinity` below 1, some shards move between runs from epoch to epoch: see below.
 2. In each epoch, a run's pieces (shards or parts of one) are permuted by a key of (seed, epoch, run).
 3. Inside a run, each `block_size` consecutive samples form a window, permuted by a key of (seed, epoch, run, window),
    computed when first needed.
@@ -20,6 +20,25 @@ With N samples and C canonical nodes:
 Host h of H takes the positions p with p % H == h: when H divides C, these are C/H whole runs.
 
 `GlobalOrder` is the interface of all orders, those of `mixture` and `mosaic` too: sample ids by position.
+
+The affinity is the part of its shards that a run keeps from each epoch to the next. With 1, shards are laid out by the
+seed alone, and a run has the same shards in every epoch. With less, shards move between runs:
+
+1. Shard i belongs to cohort i % K, with K = the shards of a run, rounded down to a power of two, 64 at most. The slots
+   of a cohort are spread evenly over the layout: in every K slots there is one of each cohort.
+2. In each epoch the cohort's shards fill its slots, permuted by a key of (seed, generation, cohort). The generation of
+   cohort k in epoch e is floor(e * (1 - affinity) + k / K).
+
+So in each epoch the same part of the cohorts begin a new generation, in turn: their shards are dealt to the runs anew,
+all others stay where they are. With affinity 3/4, K = 4 and two runs of 4 slots:
+
+    cohort of each slot   0  1  2  3 | 0  1  2  3
+    epoch 0               s0 s1 s2 s3| s4 s5 s6 s7
+    epoch 1               s0 s1 s2 s7| s4 s5 s6 s3     cohort 3 dealt anew
+    epoch 2               s0 s1 s6 s7| s4 s5 s2 s3     cohort 2
+
+Any epoch is computed by itself, in O(shards). A slot's width is its shard's share of its cohort's samples: where sizes
+differ, each cohort is spread evenly by samples, and the cuts between runs stay within a few shards of their places.
 """
 
 import math
@@ -34,7 +53,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import ArgumentError, SampleIndexError
-from smalti.order.arrangement import arranged, check_affinity
 from smalti.order.keys import Purpose, keyed_permutation, raw_keys, stable_order_at
 
 Positions = np.ndarray[Any, "np.dtype[np.int64]"]
@@ -45,6 +63,9 @@ _MIXED_SAMPLES = 1 << 20  # samples in one window of every run together
 _MIN_BLOCK = 4096
 _MAX_CANONICAL_NODES = 64
 _FEW_PLACES = 16  # in a window: one in so many, in the first lookup of a plan
+MAX_COHORTS = 64
+_UNIT = 10**6
+"""An affinity is counted in millionths, so that 0.8 moves every fifth cohort exactly; a multiple of `MAX_COHORTS`."""
 
 
 class GlobalOrder(ABC):
@@ -105,6 +126,41 @@ def hosts_of_run(canonical_nodes: int, hosts: int) -> int:
 def fitted_canonical_nodes(hosts: int, least: int = _MAX_CANONICAL_NODES) -> int:
     """Return the fewest canonical nodes of which each has one host, from `least`: by default that of a large set."""
     return hosts * -(-least // hosts)
+
+
+def check_affinity(affinity: Any) -> None:
+    """Check that an affinity is a number in [0, 1].
+
+    Raises:
+        ValueError: it is not.
+    """
+    is_number = isinstance(affinity, int | float | np.number) and not isinstance(affinity, bool)
+    if not (is_number and 0 <= affinity <= 1):
+        raise ArgumentError(f"`affinity` must be a number in [0, 1], found {affinity!r}.")
+
+
+def arranged(sizes: Ids, *, seed: int, epoch: int, runs: int, affinity: float) -> Ids:
+    """Return the shards in the order in which they are laid end to end; int64, shape (shards,)."""
+    moving = _UNIT - round(affinity * _UNIT)
+    if not moving:
+        return keyed_permutation(sizes.size, Purpose.SHARDS, seed=seed)
+    cohorts = num_cohorts(sizes.size, runs)
+    places = np.empty(sizes.size, dtype=np.float64)  # of each shard in the layout, from 0 to 1
+    for cohort in range(cohorts):
+        generation = (epoch * moving + cohort * _UNIT // cohorts) // _UNIT
+        members = np.arange(cohort, sizes.size, cohorts)
+        dealt = members[keyed_permutation(members.size, Purpose.COHORT, seed=seed, epoch=generation, run=cohort)]
+        widths = sizes[dealt]
+        ends = np.cumsum(widths)
+        # Exact or correctly rounded operations only: all platforms agree.
+        offset = (2 * cohort + 1) / (2 * cohorts)
+        places[dealt] = (ends - widths + widths * offset) / max(1, int(ends[-1]) if ends.size else 0)
+    return np.argsort(places, kind="stable")
+
+
+def num_cohorts(shards: int, runs: int) -> int:
+    """Return the number of cohorts: a power of two, as many as a run has shards, from 1 to `MAX_COHORTS`."""
+    return 1 << (min(MAX_COHORTS, max(1, shards // runs)).bit_length() - 1)
 
 
 def plan_epoch(
