@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from smalti.cursor import Mixture
 from smalti.errors import ArgumentError, CursorError
 from smalti.order.keys import Purpose, raw_keys
-from smalti.order.mixture.batches import OneStream, Stratified, portions_of
 from smalti.order.mixture.planning import (
     MixturePlan,
     StreamWeight,
@@ -32,8 +31,7 @@ from smalti.order.mixture.planning import (
     samples_taken,
     shared_out,
 )
-from smalti.order.mixture.units import joined, units_of
-from smalti.order.mixture.weave import MAX_LENGTH, Weave
+from smalti.order.mixture.weave import MAX_LENGTH, OneStream, Stratified, Weave, joined, portions_of, units_of
 from smalti.order.window import GlobalOrder, Ids, Positions
 
 _BATCHES, _REST, _WITHIN = range(3)  # uses of `Purpose.BATCHES` keys

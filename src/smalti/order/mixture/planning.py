@@ -18,9 +18,7 @@ from smalti.attributes import check_choice
 from smalti.cursor import WEIGHT_NAMES, Mixture, Weight
 from smalti.errors import ArgumentError, WorldMismatch
 from smalti.order.keys import Purpose, keyed_permutation, raw_keys
-from smalti.order.mixture.batches import OneStream, Stratified
-from smalti.order.mixture.units import Units
-from smalti.order.mixture.weave import MAX_LENGTH, Weave
+from smalti.order.mixture.weave import MAX_LENGTH, OneStream, Stratified, Units, Weave
 from smalti.order.window import EpochPlan, GlobalOrder, Ids, plan_epoch
 
 MIXTURE_VERSION = 1

@@ -12,14 +12,36 @@ The elements of each sequence before a rank are counted by bisecting the circle:
 Scatter: a Feistel network permutes numbers of as many bits as the size has; a result beyond the size is permuted again
 until it is inside. So a drawn part of a shard takes no memory. Integer arithmetic only, so that all platforms and numpy
 versions agree.
+
+Units: copies and drawn parts of shards that an epoch takes of a stream; the order treats each unit as a shard.
+
+    shard of 4, 10 taken      units of 4, 4 and 2      samples 0 1 2 3 | 0 1 2 3 | 3 0
+
+The drawn part of a stream is an arc of a circle on which all samples of the stream lie, those of each shard spread over
+it. With `balanced`, an epoch's arc begins where the last one ended, so after any number of epochs each sample was drawn
+equally often, or once more than others. Within a shard the samples lie in the order of a keyed permutation. Memory is
+O(units), and only the samples that are looked up are computed.
+
+Batches of streams as places in the streams' own orders; a position's stream and place are arithmetic.
+
+`random` uses nothing of this: it mixes all streams as one. With streams a and b, a global batch of 4 and 2 ranks of 2,
+which take the positions in turn:
+
+    stratified           every batch has the same number of each         a0 b0 a1 a2 | a3 a5 a4 b1 | ...
+    per_stream           a batch is of one stream                        b0 b1 b2 b3 | a0 a1 a2 a3 | ...
+    device_per_stream    a rank's batch is of one stream                 a0 b0 a1 b1 | a2 a4 a3 a5 | ...
+
+When no more batches can be made, the streams' remaining samples come last, woven evenly: none is left out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.errors import ArgumentError, WorldMismatch
 from smalti.order.window import Ids
 
 Words = NDArray[np.uint64]
@@ -130,3 +152,181 @@ def _filled(counts: Ids, tied: Ids, lacking: Ids) -> Ids:
     first = np.cumsum(tied, axis=1) - tied
     filled: Ids = counts + np.clip(lacking[:, None] - first, 0, tied)
     return filled
+
+
+_WHOLE = -1  # in `Units.begins`: a whole copy, not a drawn part
+MAX_UNITS = 1 << 30
+"""Units of one stream, inclusive; a plan takes more than 56 bytes for each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The units of one epoch, laid end to end."""
+
+    sizes: Ids
+    """Samples in each unit, from 0; int64, shape (units,)."""
+    shards: Ids
+    """The shard of each unit."""
+    begins: Ids
+    """Start of a drawn part in its shard's permutation, which it may wrap around; -1 for a whole copy."""
+    shard_sizes: Ids
+    """Samples in each shard; int64, shape (shards,)."""
+    first_ids: Ids
+    """Sample id of each shard's first sample."""
+    keys: Words
+    """Key of each shard's permutation."""
+
+    @cached_property
+    def ends(self) -> Ids:
+        """The end of each unit."""
+        return np.cumsum(self.sizes)
+
+    def sample_ids(self, places: Ids) -> Ids:
+        """Return sample ids at the given places of the units, each below the last end; int64, shape (n,)."""
+        unit = np.searchsorted(self.ends, places, side="right")
+        offset = places - (self.ends[unit] - self.sizes[unit])
+        shard, begin = self.shards[unit], self.begins[unit]
+        drawn = np.flatnonzero(begin != _WHOLE)
+        if drawn.size:
+            shards = shard[drawn]
+            sizes = self.shard_sizes[shards]
+            offset[drawn] = scattered((begin[drawn] + offset[drawn]) % sizes, sizes, self.keys[shards])
+        return self.first_ids[shard] + offset
+
+
+def units_of(
+    shard_sizes: Ids, taken: int, first_id: int, stream: int, keys: Words, first: int, granularity: int
+) -> Units:
+    """Return the units of a stream of which an epoch takes `taken` samples: whole copies, then a part of every shard.
+
+    Args:
+        shard_sizes: Samples in each shard; int64, shape (shards,).
+        taken: Samples that the epoch takes.
+        first_id: Sample id of the stream's first sample.
+        stream: Number of the stream, for messages.
+        keys: Key of each shard's permutation, and of its places on the circle.
+        first: Samples of the stream that were drawn before: in earlier epochs, and before a change of weights.
+        granularity: Samples that are drawn together.
+
+    Raises:
+        ValueError: there are more than `MAX_UNITS`.
+    """
+    total = int(shard_sizes.sum())
+    copies, part = divmod(taken, total) if total else (0, 0)
+    if copies > 1 and copies * shard_sizes.size > MAX_UNITS:
+        raise ArgumentError(
+            f"an epoch takes {taken} samples of stream {stream}, which has {total} in {shard_sizes.size} "
+            f"shards: {copies} copies of each, expected at most {MAX_UNITS} altogether. Take fewer, and read more "
+            "epochs."
+        )
+    # A stream that is read once has a unit for every shard, empty ones too, as `plan_epoch` has.
+    shards = np.tile(np.arange(shard_sizes.size), copies if total else 1)
+    sizes, begins = shard_sizes[shards], np.full(shards.size, _WHOLE, dtype=np.int64)
+    if part:
+        # The epoch's arc: its start in each shard's permutation, and its samples in each shard.
+        circle = Weave(shard_sizes, keys, granularity)
+        begin = first % len(circle)
+        turns, end = divmod(begin + part, len(circle))
+        low, high = circle.counts_before(np.array([begin, end], dtype=np.int64))
+        part_begins, part_sizes = low, high - low + turns * circle.lengths
+        shards = np.concatenate((shards, np.arange(shard_sizes.size)))
+        sizes = np.concatenate((sizes, part_sizes))
+        begins = np.concatenate((begins, part_begins))
+    return Units(sizes, shards, begins, shard_sizes, first_id + np.cumsum(shard_sizes) - shard_sizes, keys)
+
+
+def joined(parts: Sequence[Units]) -> Units:
+    """Return the units of several streams as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    counts = [part.shard_sizes.size for part in parts]
+    shifts = np.cumsum(counts) - counts
+    return Units(
+        np.concatenate([part.sizes for part in parts]),
+        np.concatenate([part.shards + shift for part, shift in zip(parts, shifts.tolist(), strict=True)]),
+        np.concatenate([part.begins for part in parts]),
+        np.concatenate([part.shard_sizes for part in parts]),
+        np.concatenate([part.first_ids for part in parts]),
+        np.concatenate([part.keys for part in parts]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Stratified:
+    """Batches with the same number of every stream."""
+
+    portions: Ids
+    """Samples of each stream in a batch; int64, shape (streams,)."""
+    num_batches: int
+    key: Words | None
+    """Key of the order within each batch, shape (1,); None for stream after stream."""
+
+    @cached_property
+    def used(self) -> Ids:
+        """Samples of each stream in whole batches."""
+        return self.portions * self.num_batches
+
+    def locate(self, positions: Ids) -> tuple[Ids, Ids]:
+        """Return the stream and place of each position."""
+        ends = np.cumsum(self.portions)
+        batch, within = np.divmod(positions, int(ends[-1]))
+        if self.key is not None:
+            keys = mixed(self.key + batch.astype(np.uint64))
+            within = scattered(within, np.full(within.shape, ends[-1], dtype=np.int64), keys)
+        stream = np.searchsorted(ends, within, side="right")
+        portion = self.portions[stream]
+        return stream, batch * portion + within - (ends[stream] - portion)
+
+
+@dataclass(frozen=True, eq=False)
+class OneStream:
+    """Batches of one stream each, for one reader or for several readers that take positions in turn."""
+
+    weave: Weave
+    """The streams' whole batches."""
+    batch_size: int
+    """Samples of one batch of one reader."""
+    readers: int
+    """1 if the batch is a global one, else the number of ranks."""
+
+    @cached_property
+    def used(self) -> Ids:
+        """Samples of each stream in whole steps."""
+        whole = len(self.weave) // self.readers * self.readers
+        counts: Ids = self.weave.counts_before(np.array([whole], dtype=np.int64))[0]
+        return counts * self.batch_size
+
+    def locate(self, positions: Ids) -> tuple[Ids, Ids]:
+        """Return the stream and place of each position."""
+        step, within = np.divmod(positions, self.batch_size * self.readers)
+        sample, reader = np.divmod(within, self.readers)
+        stream, batch = self.weave.locate(step * self.readers + reader)
+        return stream, batch * self.batch_size + sample
+
+
+def portions_of(taken: Sequence[int], global_batch: int) -> list[int]:
+    """Return the samples of each stream in a stratified batch.
+
+    Each stream's share of a batch is its share of the epoch, rounded down; the streams with the largest remainders (the
+    first of equals) get one sample more, until the batch is full.
+
+    Raises:
+        WorldMismatch: a stream of which samples are taken would have none in a batch.
+    """
+    total = sum(taken)
+    exact = [count * global_batch for count in taken]  # in samples times `total`
+    portions = [share // total for share in exact]
+    order = sorted(range(len(exact)), key=lambda stream: (-(exact[stream] % total), stream))
+    for stream in order[: global_batch - sum(portions)]:
+        portions[stream] += 1
+    for stream, portion in enumerate(portions):
+        if not portion and exact[stream]:
+            enough = -(-total // taken[stream])
+            raise WorldMismatch(
+                f"batching 'stratified': stream {stream} would have no sample in a global batch of {global_batch}; "
+                f"enlarge the batch ({enough} is enough), or the stream's weight.",
+                stream=stream,
+                global_batch=global_batch,
+                enough=enough,
+            )
+    return portions

@@ -10,13 +10,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smalti.compat.streaming.order.batching import (
+from smalti.compat.streaming.order.partition import (
+    Partition,
+    WorldShape,
+    all_ids,
     device_per_stream_rows,
+    ids_or_padding,
     in_position_order,
+    make_partition,
     per_stream_places,
     stratified_rows,
 )
-from smalti.compat.streaming.order.partition import Partition, WorldShape, all_ids, ids_or_padding, make_partition
 from smalti.compat.streaming.order.sampling import MosaicStream, Resampled, StreamCounts, get_sampling, resample
 from smalti.compat.streaming.order.shuffles import MIN_BLOCK_SIZES, Ids, Ints, shuffled_ids
 from smalti.errors import ArgumentError, CursorError, WorldMismatch
