@@ -140,16 +140,6 @@ def check_flags(**flags: Any) -> None:
             raise ArgumentTypeError(f"`{name}` must be True or False, found {value!r:.80}.")
 
 
-def check_callable(name: str, value: Any) -> None:
-    """Check that an argument is None or can be called.
-
-    Raises:
-        ArgumentTypeError: it is neither.
-    """
-    if value is not None and not callable(value):
-        raise ArgumentTypeError(f"`{name}` must be a function, found {value!r:.80}.")
-
-
 def mapping_of(name: str, value: Any) -> dict[str, Any]:
     """Return a copy of a mapping from names to values, empty for None.
 

@@ -316,7 +316,15 @@ def read_leases(root: Path, own: str | None = None) -> list[LeaseContents]:
             with suppress(OSError):  # a folder is not a lease, and may stay
                 path.unlink(missing_ok=True)
             continue
-        found.append(_read(path))
+        contents = LeaseContents()  # empty while it is being renewed, and for a file that is not a lease
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            first, body, *_ = read_regular(path).split(b"\n", 2)
+            step, entries = int(first), json.loads(body)
+            order, next_use = entries["order"], entries["soon"]
+            if type(order) is str and isinstance(next_use, dict):
+                uses = {name: use for name, use in next_use.items() if type(use) is int}
+                contents = LeaseContents(order, step, uses)
+        found.append(contents)
     return found
 
 
@@ -330,16 +338,3 @@ def lease_paths(root: Path) -> list[Path]:
 
 def _step_line(step: int) -> bytes:
     return b"%020d\n" % step  # of constant length: it is overwritten in place
-
-
-def _read(path: Path) -> LeaseContents:
-    """Return the contents of a lease; empty while it is being renewed, and for a file that is not a lease."""
-    try:
-        first, body, *_ = read_regular(path).split(b"\n", 2)
-        step, fields = int(first), json.loads(body)
-        order, next_use = fields["order"], fields["soon"]
-        if type(order) is str and isinstance(next_use, dict):
-            return LeaseContents(order, step, {name: use for name, use in next_use.items() if type(use) is int})
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        pass
-    return LeaseContents()

@@ -15,7 +15,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
 from itertools import accumulate
 from multiprocessing import context, reduction
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import ArgumentError, FormatError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
+from smalti.process import PerProcess
 
 STEP_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0)
 """Upper ends of the classes in which waits are counted; the last class has none."""
@@ -51,7 +51,7 @@ class _OfProcess:
     """The lock of one process, and the transfers that run in it; a fork may have copied the lock while it was held."""
 
     def __init__(self) -> None:
-        self.lock, self.pid = threading.Lock(), os.getpid()
+        self.lock = threading.Lock()
         # Received bytes and busy time are reported every now and then.
         self.num_running = self.num_bytes = 0
         self.since = 0.0
@@ -78,16 +78,11 @@ class Counters:
         """By place in COUNTED."""
         self._slots = words[len(COUNTED) :]
         """By millisecond modulo _SLOTS, the millisecond of the monotonic clock that was counted last."""
-        self._of_process = _OfProcess()
-
-    def _own(self) -> _OfProcess:
-        if self._of_process.pid != os.getpid():
-            self._of_process = _OfProcess()
-        return self._of_process
+        self._of_process = PerProcess(_OfProcess)
 
     def add(self, **numbers: int) -> None:
         """Add to the counters of these names; `reached` and `step_most` become the largest number given."""
-        with self._own().lock:
+        with self._of_process.get().lock:
             self._add(numbers)
 
     def _add(self, numbers: dict[str, int], busy: range = range(0)) -> None:
@@ -123,22 +118,23 @@ class Counters:
 
         Time is counted once however many transfers run, over threads and processes.
         """
-        own = self._own()
+        own = self._of_process.get()
+
+        def count_bytes(num_bytes: int) -> None:
+            with own.lock:
+                own.num_bytes += num_bytes
+                if time.monotonic() - own.since > _REPORT_SECONDS:
+                    self._report(own)
+
         with own.lock:
             if not own.num_running:
                 own.since = time.monotonic()
             own.num_running += 1
         try:
-            yield partial(self._received, own)
+            yield count_bytes
         finally:
             with own.lock:
                 own.num_running -= 1
-                self._report(own)
-
-    def _received(self, own: _OfProcess, num_bytes: int) -> None:
-        with own.lock:
-            own.num_bytes += num_bytes
-            if time.monotonic() - own.since > _REPORT_SECONDS:
                 self._report(own)
 
     def _report(self, own: _OfProcess) -> None:

@@ -149,7 +149,12 @@ class EpochReader:
             raise SampleIndexError(f"sample {sample_id} of {stream.root}: it has samples 0 to {len(stream) - 1}.")
         if self.transform is None:
             return stream.sample(sample_id)
-        return self.transform(stream.sample(sample_id)) if self.transforms_samples else self._row(sample_id)
+        if self.transforms_samples:
+            return self.transform(stream.sample(sample_id))
+        # As a transform on batches makes it of a batch of one; the transform sees its marks.
+        ids, no_position = np.array([sample_id]), np.array([-1])
+        row = rows_of(self._read_columns(StepBatch(0, ids, no_position, self.next_epoch), ids), 1)[0]
+        return {name: value for name, value in row.items() if name not in MARKS} if self.include_ids else row
 
     def stats(self, *, least: bool = True) -> CacheStats:
         """Return the cost of reading, in this process and in loader workers."""
@@ -365,12 +370,6 @@ class EpochReader:
                 error, f"transforming a batch of samples {', '.join(map(str, ids[:_MAX_IDS_IN_ERROR].tolist()))}{more}"
             )
             raise
-
-    def _row(self, sample_id: int) -> dict[str, Any]:
-        """Return one sample as a transform on batches makes it of a batch of one; the transform sees its marks."""
-        ids, no_position = np.array([sample_id]), np.array([-1])
-        row = rows_of(self._read_columns(StepBatch(0, ids, no_position, self.next_epoch), ids), 1)[0]
-        return {name: value for name, value in row.items() if name not in MARKS} if self.include_ids else row
 
     def _marked(self, samples: list[Any], step: StepBatch, ids: NDArray[np.int64]) -> list[Any]:
         """Return the samples with their marks added, if they are to be.

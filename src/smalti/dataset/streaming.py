@@ -17,7 +17,6 @@ import numpy as np
 
 from smalti.attributes import (
     Replaceable,
-    check_callable,
     check_flags,
     mapping_of,
     moved_arguments,
@@ -142,7 +141,12 @@ class StreamingDataset:
         world: World | None = None,
     ) -> None:
         check_flags(shuffle=shuffle, include_ids=include_ids, allow_unsafe_types=allow_unsafe_types, logical=logical)
-        check_callable("transform", transform)
+        if transform is not None and not callable(transform):
+            raise ArgumentTypeError(f"`transform` must be a function, found {transform!r:.80}.")
+        if world is not None and not isinstance(world, World):
+            raise ArgumentTypeError(
+                f"`world` must be a smalti.World, found {world!r:.80}; see World.flat(rank, num_ranks)."
+            )
         version = whole_or_none("version", version, 0, _MAX_VERSION)
         declared = _declared_streams(streams, remote=remote, version=version, tag=tag)
         fetching = checked_cache(cache)
@@ -176,7 +180,7 @@ class StreamingDataset:
             include_ids=include_ids,
             max_skipped=skip_limit(on_error, max_skipped),
             cache_limit=fetching.limit_bytes,
-            chosen_world=_checked_world(world),
+            chosen_world=world,
         )
 
     # ------------------------------------------------------------------ options and contents
@@ -444,19 +448,6 @@ def _check_transform(transform: Any, streams: Iterable[StreamOptions]) -> None:
                 f"{options.root} names only {', '.join(options.columns or ())}: add it to `columns`, or leave it out "
                 "of the transform."
             )
-
-
-def _checked_world(world: Any) -> World | None:
-    """Return the world that the user chose; None without a choice.
-
-    Raises:
-        TypeError: it is no World.
-    """
-    if world is not None and not isinstance(world, World):
-        raise ArgumentTypeError(
-            f"`world` must be a smalti.World, found {world!r:.80}; see World.flat(rank, num_ranks)."
-        )
-    return world
 
 
 def _declared_streams(

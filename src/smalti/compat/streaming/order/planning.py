@@ -176,7 +176,16 @@ class MosaicRun:
             found = self._shuffled(counts, epoch, start=start)
             partition = found.partition
             return MosaicPlan(found.ids_at, len(partition), self.shape, partition.start, partition.num_steps)
-        self._check_start(start)
+        total = sum(stream.choose for stream in self.streams)
+        # Each stream is partitioned and padded by itself, and the last step may be padded with empty positions.
+        padding = len(self.streams) * (options.canonical_nodes + 1) * (self.shape.num_ranks + 1)
+        if not 0 <= start <= total + padding + batch:
+            raise CursorError(
+                f"Resuming further into the dataset ({start}) than it has samples ({total}): the state was saved with "
+                "another data set, weights or epoch size. Open those again, or begin a new epoch.",
+                start=start,
+                num_samples=total,
+            )
         sources = [self._shuffled([count], epoch, self._checked_block(stream)) for stream, count in enumerate(counts)]
         steps = self._places([each.partition for each in sources], epoch).reshape(-1, batch)
         read = steps[: int(np.count_nonzero((steps >= 0).any(axis=1)))].reshape(-1)
@@ -240,23 +249,6 @@ class MosaicRun:
             block_size=options.shuffle_block if block is None else block,
         )
         return _Shuffled(partition, taken, taken.sample_ids(order))
-
-    def _check_start(self, start: int) -> None:
-        """Check that batches by stream can begin at a sample.
-
-        Raises:
-            CursorError: the epoch ends before.
-        """
-        total = sum(stream.choose for stream in self.streams)
-        # Each stream is partitioned and padded by itself, and the last step may be padded with empty positions.
-        padding = len(self.streams) * (self.options.canonical_nodes + 1) * (self.shape.num_ranks + 1)
-        if not 0 <= start <= total + padding + self.shape.global_batch:
-            raise CursorError(
-                f"Resuming further into the dataset ({start}) than it has samples ({total}): the state was saved with "
-                "another data set, weights or epoch size. Open those again, or begin a new epoch.",
-                start=start,
-                num_samples=total,
-            )
 
     def _checked_block(self, stream: int) -> int:
         """Return a stream's share of the shuffle block.

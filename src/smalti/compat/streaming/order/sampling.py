@@ -68,7 +68,9 @@ def weigh_streams(
     elif epoch_size:
         raise ArgumentError(f"`epoch_size` must not be given with `repeat` or `choose`, found {epoch_size}.")
     else:
-        choose = np.array([_taken(weight, int(count)) for weight, count in zip(weights, samples, strict=True)])
+        whole = zip(weights, samples.tolist(), strict=True)
+        repeated = [(weight, count if weight.repeat is None else int(weight.repeat * count)) for weight, count in whole]
+        choose = np.array([count if weight.choose is None else weight.choose for weight, count in repeated])
         if not choose.sum():
             raise ArgumentError("the streams' weights must take at least one sample, found none.")
         proportions = choose / choose.sum()
@@ -76,12 +78,6 @@ def weigh_streams(
         MosaicStream(stream, int(count), float(part))
         for stream, count, part in zip(sizes, choose, proportions, strict=True)
     ]
-
-
-def _taken(weight: StreamWeight, samples: int) -> int:
-    if weight.choose is not None:
-        return weight.choose
-    return samples if weight.repeat is None else int(weight.repeat * samples)
 
 
 def _shared_out(epoch_size: int, parts: NDArray[np.float64], seed: int) -> tuple[Ints, NDArray[np.float64]]:

@@ -51,7 +51,12 @@ def open_streams_of(streams: Sequence[Stream], cache_limit: int | None, *, unsaf
     folders, fetched = _folders_of(streams)
     sets = []
     for stream in streams:
-        _await_first_rank(stream)
+        # The first rank of this machine makes a temporary folder, which for it must not exist before. With a process
+        # group its barrier has waited. Best effort: a rank that is alone continues after the time limit.
+        if stream._local is None and get_local_rank() != 0:
+            deadline = Deadline(stream.download_timeout)
+            while not Path(stream.local).exists() and not deadline.passed():
+                time.sleep(TICK)
         with mosaicmls_words():
             found = _find(stream, unsafe=unsafe)
         if not found.num_samples:
@@ -93,17 +98,6 @@ def _limit_of_copies(streams: Sequence[Stream], sets: Sequence[ShardSet], limit:
     if not any(stream._is_fetched for stream in streams):
         return None
     return limit - index_bytes if limit - index_bytes >= largest else limit
-
-
-def _await_first_rank(stream: Stream) -> None:
-    """Wait until the first rank of this machine has made a temporary folder, which for it must not exist before.
-
-    With a process group its barrier has waited. Best effort: a rank that is alone continues after the time limit.
-    """
-    if stream._local is None and get_local_rank() != 0:
-        deadline = Deadline(stream.download_timeout)
-        while not Path(stream.local).exists() and not deadline.passed():
-            time.sleep(TICK)
 
 
 def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
