@@ -128,6 +128,34 @@ def fitted_canonical_nodes(hosts: int, least: int = _MAX_CANONICAL_NODES) -> int
     return hosts * -(-least // hosts)
 
 
+def check_range(low: int, **values: int) -> None:
+    """Check that numbers lie in [low, 2^63).
+
+    Raises:
+        ValueError: one does not.
+    """
+    for name, value in values.items():
+        if not low <= value < 1 << 63:
+            raise ArgumentError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
+
+
+def checked_sizes(
+    shard_sizes: Sequence[int] | NDArray[Any], *, what: str = "`shard_sizes`", most: int = (1 << 63) - 1
+) -> Ids:
+    """Return the samples of each shard, 0 to `most`; int64, shape (shards,).
+
+    Raises:
+        ValueError: a size is no whole number or out of range.
+    """
+    sizes = np.asarray(shard_sizes)
+    if sizes.ndim != 1 or not (sizes.size == 0 or np.issubdtype(sizes.dtype, np.integer)):
+        raise ArgumentError(f"{what} must be a row of whole numbers, found {sizes.dtype} of shape {sizes.shape}.")
+    outside = np.flatnonzero((sizes < 0) | (sizes > most))
+    if outside.size:
+        raise ArgumentError(f"{what} must lie in [0, {most}], found {sizes[outside[0]]} for shard {outside[0]}.")
+    return sizes.astype(np.int64)
+
+
 def check_affinity(affinity: Any) -> None:
     """Check that an affinity is a number in [0, 1].
 
@@ -194,25 +222,10 @@ def plan_epoch(
         >>> sorted(plan.sample_ids(0, 250)) == list(range(250))
         True
     """
-    sizes = np.asarray(shard_sizes)
-    if sizes.ndim != 1 or not (sizes.size == 0 or np.issubdtype(sizes.dtype, np.integer)):
-        raise ArgumentError(
-            f"`shard_sizes` must be a row of whole numbers, found {sizes.dtype} of shape {sizes.shape}."
-        )
-    sizes = sizes.astype(np.int64)
-    if sizes.size and int(sizes.min()) < 0:
-        raise ArgumentError(
-            f"`shard_sizes` must not be negative, found {int(sizes.min())} for shard {int(sizes.argmin())}."
-        )
+    sizes = checked_sizes(shard_sizes)
     block = default_block_size(max(1, canonical_nodes)) if shuffle_block_size is None else shuffle_block_size
-    for name, value, low in (
-        ("seed", seed, 0),
-        ("epoch", epoch, 0),
-        ("canonical_nodes", canonical_nodes, 1),
-        ("shuffle_block_size", block, 1),
-    ):
-        if not low <= value < 1 << 63:
-            raise ArgumentError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
+    check_range(0, seed=seed, epoch=epoch)
+    check_range(1, canonical_nodes=canonical_nodes, shuffle_block_size=block)
     check_affinity(affinity)
     order = arranged(sizes, seed=seed, epoch=epoch, runs=canonical_nodes, affinity=affinity)
     return EpochPlan(sizes, order, canonical_nodes, seed=seed, epoch=epoch, block_size=block, shuffle=shuffle)

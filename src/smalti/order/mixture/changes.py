@@ -26,13 +26,12 @@ from smalti.order.mixture.planning import (
     StreamWeight,
     Window,
     check_methods,
-    checked_sizes,
     parts_of,
     samples_taken,
     shared_out,
 )
 from smalti.order.mixture.weave import MAX_LENGTH, OneStream, Stratified, Weave, joined, portions_of, units_of
-from smalti.order.window import GlobalOrder, Ids, Positions
+from smalti.order.window import GlobalOrder, Ids, Positions, checked_sizes
 
 _BATCHES, _REST, _WITHIN = range(3)  # uses of `Purpose.BATCHES` keys
 _Stretch = tuple[int, list[int], list[int]]
@@ -55,7 +54,13 @@ class ChangingMixture:
 
     def __init__(self, shard_sizes: Sequence[Sequence[int] | NDArray[Any]], mixture: Mixture, *, seed: int) -> None:
         check_methods(mixture)
-        self._sizes, self._mixture, self._seed = checked_sizes(shard_sizes), mixture, seed
+        if not shard_sizes:
+            raise ArgumentError("`streams` must hold at least one stream, found none.")
+        self._sizes = [
+            checked_sizes(sizes, what=f"`shard_sizes` of stream {number}", most=MAX_LENGTH)
+            for number, sizes in enumerate(shard_sizes)
+        ]
+        self._mixture, self._seed = mixture, seed
         self._totals = [int(stream.sum()) for stream in self._sizes]
         self._places = [(each.epoch, each.samples) for each in mixture.history]
         self._weights = [tuple(map(StreamWeight.of_saved, each.values)) for each in mixture.history]

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,8 @@ from smalti.attributes import check_choice
 from smalti.cursor import WEIGHT_NAMES, Mixture, Weight
 from smalti.errors import ArgumentError, WorldMismatch
 from smalti.order.keys import Purpose, keyed_permutation, raw_keys
-from smalti.order.mixture.weave import MAX_LENGTH, OneStream, Stratified, Units, Weave
-from smalti.order.window import EpochPlan, GlobalOrder, Ids, plan_epoch
+from smalti.order.mixture.weave import OneStream, Stratified, Units, Weave
+from smalti.order.window import EpochPlan, GlobalOrder, Ids, check_range, plan_epoch
 
 MIXTURE_VERSION = 1
 """Version of what an epoch takes of each stream, and of its batches. The order of samples is versioned as `window`."""
@@ -245,10 +244,8 @@ class Window:
     affinity: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, low in (("seed", 0), ("epoch", 0), ("canonical_nodes", 1)):
-            value = getattr(self, name)
-            if not low <= value < 1 << 63:
-                raise ArgumentError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
+        check_range(0, seed=self.seed, epoch=self.epoch)
+        check_range(1, canonical_nodes=self.canonical_nodes)
 
     def order(self, sizes: Ids, seed: int) -> EpochPlan:
         """Return the order of units of these sizes."""
@@ -265,29 +262,3 @@ class Window:
     def keys(self, count: int, use: int) -> NDArray[np.uint64]:
         """Return keys of the epoch for one use in batches."""
         return raw_keys(count, Purpose.BATCHES, seed=self.seed, epoch=self.epoch, run=use)
-
-
-def checked_sizes(shard_sizes: Sequence[Sequence[int] | NDArray[Any]]) -> list[Ids]:
-    """Return the shard sizes of every stream, checked; int64, each of shape (shards,).
-
-    Raises:
-        ValueError: there is no stream, or a size is no whole number or out of range.
-    """
-    if not shard_sizes:
-        raise ArgumentError("`streams` must hold at least one stream, found none.")
-    checked = []
-    for number, stream in enumerate(shard_sizes):
-        sizes = np.asarray(stream)
-        if sizes.ndim != 1 or not (sizes.size == 0 or np.issubdtype(sizes.dtype, np.integer)):
-            raise ArgumentError(
-                f"`shard_sizes` of stream {number} must be a row of whole numbers, found {sizes.dtype} of shape "
-                f"{sizes.shape}."
-            )
-        outside = np.flatnonzero((sizes < 0) | (sizes > MAX_LENGTH))
-        if outside.size:
-            raise ArgumentError(
-                f"`shard_sizes` of stream {number} must lie in [0, {MAX_LENGTH}], found {sizes[outside[0]]} for shard "
-                f"{outside[0]}."
-            )
-        checked.append(sizes.astype(np.int64))
-    return checked

@@ -54,7 +54,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.compat.streaming.order.shuffles import Ids, Ints
+from smalti.compat.streaming.order.shuffles import Ids, Ints, check_at_least
 from smalti.errors import ArgumentError, CursorError, WorldMismatch
 
 PARTITIONS = ("orig", "relaxed")
@@ -74,9 +74,7 @@ class WorldShape:
     """Samples per rank and step."""
 
     def __post_init__(self) -> None:
-        for name in ("hosts", "ranks_on_host", "workers", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"`{name}` must be at least 1, found {getattr(self, name)}.")
+        check_at_least(1, **vars(self))
 
     @property
     def num_ranks(self) -> int:
@@ -101,9 +99,7 @@ class CanonicalOrder:
     """Physical nodes; they determine the number of added rows, and nothing else."""
 
     def __post_init__(self) -> None:
-        for name in ("num_samples", "canonical_nodes", "hosts"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"`{name}` must be at least 1, found {getattr(self, name)}.")
+        check_at_least(1, **vars(self))
         if not divides(self.canonical_nodes, self.hosts):
             raise WorldMismatch(
                 "Either canonical or physical nodes must be evenly divisible by the other: "
@@ -277,8 +273,7 @@ def make_partition(
     """
     if algorithm not in PARTITIONS:
         raise ArgumentError(f"`algorithm` must be one of {', '.join(PARTITIONS)}, found {algorithm!r}.")
-    if start < 0:
-        raise ArgumentError(f"`start` must be at least 0, found {start}.")
+    check_at_least(0, start=start)
     # MosaicML stops at the first of these limits, although samples may lie between it and the second.
     rows = -(-num_samples // max(1, canonical_nodes))
     if start > max(num_samples + shape.num_ranks - num_samples % shape.num_ranks, rows * canonical_nodes):

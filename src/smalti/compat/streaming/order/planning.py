@@ -22,7 +22,7 @@ from smalti.compat.streaming.order.partition import (
     stratified_rows,
 )
 from smalti.compat.streaming.order.sampling import MosaicStream, Resampled, StreamCounts, get_sampling, resample
-from smalti.compat.streaming.order.shuffles import MIN_BLOCK_SIZES, Ids, Ints, shuffled_ids
+from smalti.compat.streaming.order.shuffles import MIN_BLOCK_SIZES, Ids, Ints, check_at_least, shuffled_ids
 from smalti.errors import ArgumentError, CursorError, WorldMismatch
 from smalti.order.mixture.planning import BATCHINGS
 from smalti.order.window import GlobalOrder
@@ -169,8 +169,7 @@ class MosaicRun:
             CursorError: the epoch ends before `start`.
             WorldMismatch: hosts, canonical nodes, batches and samples do not divide as MosaicML requires.
         """
-        if epoch < 0:
-            raise ArgumentError(f"`epoch` must be at least 0, found {epoch}.")
+        check_at_least(0, epoch=epoch)
         options, batch, counts = self.options, self.shape.global_batch, self.counts(epoch)
         if options.batching_method == "random":
             found = self._shuffled(counts, epoch, start=start)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.compat.streaming.order.shuffles import Ids, Ints, expand, narrow_dtype
+from smalti.compat.streaming.order.shuffles import Ids, Ints, check_at_least, expand, narrow_dtype
 from smalti.errors import ArgumentError
 from smalti.order.mixture.planning import SAMPLINGS, StreamWeight, are_relative
 
@@ -111,14 +111,8 @@ def get_sampling(
     Raises:
         ValueError: an argument is out of range, or samples are to be taken of a stream that has none.
     """
-    for name, value, low in (
-        ("choose", choose, 0),
-        ("granularity", granularity, 1),
-        ("seed", seed, 0),
-        ("epoch", epoch, 0),
-    ):
-        if value < low:
-            raise ArgumentError(f"`{name}` must be at least {low}, found {value}.")
+    check_at_least(0, choose=choose, seed=seed, epoch=epoch)
+    check_at_least(1, granularity=granularity)
     sizes = np.asarray(samples_per_shard, dtype=np.int64)
     total = int(sizes.sum())
     if not total:

@@ -34,6 +34,17 @@ _INT32_IDS = 1 << 31
 MIN_BLOCK_SIZES = {"py1br": 2, "py1e": 1}  # with smaller blocks, MosaicML draws from an empty range
 
 
+def check_at_least(least: int, **values: int) -> None:
+    """Check that numbers are not below `least`.
+
+    Raises:
+        ValueError: one is.
+    """
+    for name, value in values.items():
+        if value < least:
+            raise ArgumentError(f"`{name}` must be at least {least}, found {value}.")
+
+
 def narrow_dtype(count: int) -> DTypeLike:
     """Return int32 if it holds range(count), which halves the memory, else int64."""
     return np.int32 if count <= _INT32_IDS else np.int64
