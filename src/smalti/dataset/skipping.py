@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.attributes import check_choice
 from smalti.cache.stats import Counters
 from smalti.errors import (
     ArgumentError,
@@ -49,8 +50,7 @@ def skip_limit(on_error: Any, max_skipped: Any) -> float | None:
     Raises:
         ValueError: `on_error` is no such choice, or `max_skipped` no limit, or given without `on_error="skip"`.
     """
-    if on_error not in ON_ERROR:
-        raise ArgumentError(f"`on_error` must be one of {', '.join(ON_ERROR)}, found {on_error!r}.")
+    check_choice("on_error", on_error, ON_ERROR)
     if on_error == "raise":
         if max_skipped is not None:
             raise ArgumentError("`max_skipped` is the limit of on_error='skip': give both, or none.")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.attributes import check_choice
 from smalti.errors import ArgumentError
 from smalti.world import World
 
@@ -60,8 +61,7 @@ class Division:
     """The number of the epoch, which nothing here depends on."""
 
     def __post_init__(self) -> None:
-        if self.tail not in TAILS:
-            raise ArgumentError(f"`tail` must be one of {', '.join(TAILS)}, found {self.tail!r}.")
+        check_choice("tail", self.tail, TAILS)
         if self.batch_size < 1:
             raise ArgumentError(f"`batch_size` must be at least 1, found {self.batch_size}.")
         if not 0 <= self.start <= self.epoch_size:

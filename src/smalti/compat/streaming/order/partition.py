@@ -54,8 +54,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.attributes import check_choice
 from smalti.compat.streaming.order.shuffles import Ids, Ints, check_at_least
-from smalti.errors import ArgumentError, CursorError, WorldMismatch
+from smalti.errors import CursorError, WorldMismatch
 
 PARTITIONS = ("orig", "relaxed")
 
@@ -271,8 +272,7 @@ def make_partition(
         WorldMismatch: hosts and canonical nodes do not divide, or there are too few ids for them; with `relaxed`: the
             global batch does not divide among the first world's ranks.
     """
-    if algorithm not in PARTITIONS:
-        raise ArgumentError(f"`algorithm` must be one of {', '.join(PARTITIONS)}, found {algorithm!r}.")
+    check_choice("algorithm", algorithm, PARTITIONS)
     check_at_least(0, start=start)
     # MosaicML stops at the first of these limits, although samples may lie between it and the second.
     rows = -(-num_samples // max(1, canonical_nodes))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from smalti.attributes import check_choice
 from smalti.compat.streaming.order.partition import (
     Partition,
     WorldShape,
@@ -23,7 +24,7 @@ from smalti.compat.streaming.order.partition import (
 )
 from smalti.compat.streaming.order.sampling import MosaicStream, Resampled, StreamCounts, get_sampling, resample
 from smalti.compat.streaming.order.shuffles import MIN_BLOCK_SIZES, Ids, Ints, check_at_least, shuffled_ids
-from smalti.errors import ArgumentError, CursorError, WorldMismatch
+from smalti.errors import CursorError, WorldMismatch
 from smalti.order.mixture.planning import BATCHINGS
 from smalti.order.window import GlobalOrder
 
@@ -60,10 +61,7 @@ class MosaicOptions:
     """Method that makes batches from several streams."""
 
     def __post_init__(self) -> None:
-        if self.batching_method not in BATCHINGS:
-            raise ArgumentError(
-                f"`batching_method` must be one of {', '.join(BATCHINGS)}, found {self.batching_method!r}."
-            )
+        check_choice("batching_method", self.batching_method, BATCHINGS)
 
     @property
     def shuffle_block(self) -> int:
@@ -186,7 +184,18 @@ class MosaicRun:
                 num_samples=total,
             )
         sources = [self._shuffled([count], epoch, self._checked_block(stream)) for stream, count in enumerate(counts)]
-        steps = self._places([each.partition for each in sources], epoch).reshape(-1, batch)
+        # Position by position, places in the streams' sequences, laid end to end; -1 for empty positions.
+        lengths = [len(source.partition) for source in sources]
+        rng = np.random.default_rng(options.seed + epoch if options.changes_with_epoch else options.seed)
+        if options.batching_method == "per_stream":
+            steps = per_stream_places(lengths, [source.partition.full_steps for source in sources], batch, rng)
+        elif options.batching_method == "stratified":
+            steps = stratified_rows(lengths, [stream.proportion for stream in self.streams], batch)
+        else:
+            steps = device_per_stream_rows(lengths, options.canonical_nodes, self.shape, rng)
+        if options.batching_method != "per_stream":
+            steps = in_position_order(steps, self.shape)
+        steps = steps.reshape(-1, batch)
         read = steps[: int(np.count_nonzero((steps >= 0).any(axis=1)))].reshape(-1)
         ids = np.concatenate([each.ids_at(np.arange(len(each.partition), dtype=np.int64)) for each in sources])
         listed = np.where(read < 0, -1, ids[read])
@@ -268,15 +277,3 @@ class MosaicRun:
                 block_size=block,
             )
         return block
-
-    def _places(self, partitions: Sequence[Partition], epoch: int) -> Ints:
-        """Return, position by position, places in the streams' sequences, laid end to end; -1 for empty positions."""
-        options, shape, lengths = self.options, self.shape, list(map(len, partitions))
-        rng = np.random.default_rng(options.seed + epoch if options.changes_with_epoch else options.seed)
-        if options.batching_method == "per_stream":
-            return per_stream_places(lengths, [each.full_steps for each in partitions], shape.global_batch, rng)
-        if options.batching_method == "stratified":
-            rows = stratified_rows(lengths, [stream.proportion for stream in self.streams], shape.global_batch)
-        else:
-            rows = device_per_stream_rows(lengths, options.canonical_nodes, shape, rng)
-        return in_position_order(rows, shape)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.attributes import check_choice
 from smalti.compat.streaming.order.shuffles import Ids, Ints, check_at_least, expand, narrow_dtype
 from smalti.errors import ArgumentError
 from smalti.order.mixture.planning import SAMPLINGS, StreamWeight, are_relative
@@ -188,8 +189,7 @@ def resample(streams: Sequence[StreamCounts], *, seed: int, epoch: int, sampling
     Raises:
         ValueError: `sampling` is neither.
     """
-    if sampling not in SAMPLINGS:
-        raise ArgumentError(f"`sampling_method` must be one of {', '.join(SAMPLINGS)}, found {sampling!r}.")
+    check_choice("sampling_method", sampling, SAMPLINGS)
     sizes = np.concatenate([stream.shard_sizes for stream in streams])
     counts = np.concatenate([stream.counts for stream in streams])
     first_ids = np.concatenate([np.cumsum(s.shard_sizes) - s.shard_sizes + s.first_id for s in streams])

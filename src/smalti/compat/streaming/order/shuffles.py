@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from smalti.attributes import check_choice
 from smalti.errors import ArgumentError, WorldMismatch
 
 Ints = NDArray[np.int64]
@@ -134,9 +135,7 @@ def shuffled_ids(
         ValueError: an argument is out of range.
         WorldMismatch: `py1e` has a canonical node without samples, which MosaicML refuses too.
     """
-    shuffle = _ALGORITHMS.get(algorithm)
-    if shuffle is None:
-        raise ArgumentError(f"`algorithm` must be one of {', '.join(SHUFFLES)}, found {algorithm!r}.")
+    check_choice("algorithm", algorithm, SHUFFLES)
     for name, value, least in (
         ("canonical_nodes", canonical_nodes, 1),
         ("seed", seed, 0),
@@ -149,7 +148,7 @@ def shuffled_ids(
     if sizes.ndim != 1 or (sizes < 0).any():
         raise ArgumentError(f"`shard_sizes` must be a row of numbers from 0, found shape {sizes.shape}.")
     run_rng, epoch_rng = np.random.default_rng(seed), np.random.default_rng(seed + epoch)
-    return shuffle(sizes, canonical_nodes, block_size, run_rng, epoch_rng)
+    return _ALGORITHMS[algorithm](sizes, canonical_nodes, block_size, run_rng, epoch_rng)
 
 
 def spans_of_epoch(
