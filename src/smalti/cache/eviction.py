@@ -325,8 +325,8 @@ class SpaceManager:
             for lock, size in each.incoming_bytes.items():
                 ids = shards_of_file(target_of(lock), tables) if lock != own else []
                 if each.locks.get(lock) == 0 and ids and target_of(lock) not in present:
-                    is_due = self._is_due_before(ids, turn)
-                    total += max(size, self._sources.shard(ids[0]).kept_bytes) if is_due else size
+                    kept = sum(file.kept_bytes for file in self._sources.shard(ids[0]).files)
+                    total += max(size, kept) if self._is_due_before(ids, turn) else size
                 elif lock != own:
                     total += size
         return total

@@ -203,11 +203,6 @@ class CachedShard:
         return tuple(ShardFile(raw, zipped, name, keep_zip) for raw, zipped, name in parts)
 
     @property
-    def kept_bytes(self) -> int:
-        """Bytes that its copies take."""
-        return sum(file.kept_bytes for file in self.files)
-
-    @property
     def staged_bytes(self) -> int:
         """Bytes that it takes while it is fetched."""
         return sum(file.staged_bytes for file in self.files)

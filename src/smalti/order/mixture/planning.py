@@ -1,4 +1,4 @@
-"""`plan_shares`: from the streams' shards and shares to the order of one epoch, a `MixturePlan`; and the shares.
+"""The samples that an epoch takes of each stream, by the streams' weights, and the order of an epoch, a `MixturePlan`.
 
 The number of samples that each stream gives to an epoch is exact arithmetic on the weights as written. `repeat=0.7` of
 10 samples is 7, although the float nearest to 0.7 is below it. Proportions divide the epoch exactly: each stream gets

@@ -417,11 +417,14 @@ def device_per_stream_rows(
             hosts=shape.hosts,
         )
     begins = (np.cumsum(lengths) - lengths).tolist()
-    hosts = []
+    hosts, nodes = [], canonical_nodes // shape.hosts
     for number in range(shape.hosts):
         batches = []
         for stream, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
-            places = begin + _host_places(length, number, canonical_nodes, shape)
+            # The stream's places in the host's canonical nodes: turn by turn, node by node, rank by rank.
+            turns = np.arange(length, dtype=np.int64).reshape(-1, shape.ranks_on_host, canonical_nodes)
+            of_host = turns[:, :, number * nodes : (number + 1) * nodes]
+            places = begin + of_host.transpose(0, 2, 1).reshape(-1)
             full = places.size // shape.batch_size
             _check_batches(stream, full, f"even a single device batch of size {shape.batch_size} on every host")
             batches.append(places[: full * shape.batch_size].reshape(full, shape.batch_size))
@@ -433,13 +436,6 @@ def device_per_stream_rows(
     for place, host in enumerate(hosts):
         listed[: len(host), place] = host
     return listed.reshape(-1, shape.global_batch)
-
-
-def _host_places(length: int, host: int, canonical_nodes: int, shape: WorldShape) -> Ints:
-    """Return a stream's places in one host's canonical nodes: turn by turn, node by node, rank by rank."""
-    nodes = canonical_nodes // shape.hosts
-    places = np.arange(length, dtype=np.int64).reshape(-1, shape.ranks_on_host, canonical_nodes)
-    return places[:, :, host * nodes : (host + 1) * nodes].transpose(0, 2, 1).reshape(-1)
 
 
 def _mixed(parts: Sequence[Ints], rng: np.random.Generator) -> NDArray[np.int64]:
