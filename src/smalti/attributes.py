@@ -140,21 +140,6 @@ def check_flags(**flags: Any) -> None:
             raise ArgumentTypeError(f"`{name}` must be True or False, found {value!r:.80}.")
 
 
-def mapping_of(name: str, value: Any) -> dict[str, Any]:
-    """Return a copy of a mapping from names to values, empty for None.
-
-    The message does not show the value, which may hold a secret.
-
-    Raises:
-        ArgumentTypeError: it is no mapping, or has a key that is no text.
-    """
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ArgumentTypeError(f'`{name}` must be a mapping such as {{"key": "value"}}, found {type(value).__name__}.')
-    return dict(value)
-
-
 def seconds_above_zero(name: str, value: Any) -> float:
     """Return a number of seconds as a float.
 

@@ -347,7 +347,14 @@ class FetchQueue:
         """
         end = time.monotonic() + timeout
         while True:
-            fetch, is_own = self._claim(shard_id)
+            with self._changed:
+                known = self._fetches.get(shard_id)
+                is_own = known is None or not known.is_running
+                # What failed ahead of time is retried: the cause may have passed.
+                fetch = _QueueEntry() if known is None or (is_own and known.done.is_set()) else known
+                if is_own:
+                    fetch.is_running = True
+                    self._fetches[shard_id] = fetch
             if is_own:
                 self._run(shard_id, fetch, is_ahead=False)
             elif not fetch.done.wait(max(0.0, end - time.monotonic())):
@@ -362,18 +369,6 @@ class FetchQueue:
             if is_own or isinstance(fetch.error, Exception):
                 raise fetch.error
             # The other thread was interrupted (Ctrl-C reaches one thread only), which says nothing about the shard.
-
-    def _claim(self, shard_id: int) -> tuple[_QueueEntry, bool]:
-        """Return the fetch of a shard, and whether the caller must run it."""
-        with self._changed:
-            fetch = self._fetches.get(shard_id)
-            if fetch is not None and fetch.is_running:
-                return fetch, False
-            if fetch is None or fetch.done.is_set():
-                fetch = _QueueEntry()  # what failed ahead of time is retried: the cause may have passed
-            fetch.is_running = True
-            self._fetches[shard_id] = fetch
-            return fetch, True
 
     def ahead(self, shard_ids: Sequence[int]) -> None:
         """Queue shards that are not being fetched; returns at once."""

@@ -18,7 +18,6 @@ import numpy as np
 from smalti.attributes import (
     Replaceable,
     check_flags,
-    mapping_of,
     moved_arguments,
     whole_number,
     whole_or_none,
@@ -147,6 +146,11 @@ class StreamingDataset:
             raise ArgumentTypeError(
                 f"`world` must be a smalti.World, found {world!r:.80}; see World.flat(rank, num_ranks)."
             )
+        given: Any = {} if storage_options is None else storage_options
+        if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+            raise ArgumentTypeError(  # without the value, which may hold a secret
+                f'`storage_options` must be a mapping such as {{"key": "value"}}, found {type(given).__name__}.'
+            )
         version = whole_or_none("version", version, 0, _MAX_VERSION)
         declared = _declared_streams(streams, remote=remote, version=version, tag=tag)
         fetching = checked_cache(cache)
@@ -155,7 +159,7 @@ class StreamingDataset:
                 stream,
                 fetching,
                 split=split,
-                storage_options=mapping_of("storage_options", storage_options),
+                storage_options=dict(given),
                 allow_unsafe_types=allow_unsafe_types,
                 logical=logical,
                 columns=checked_columns(columns),
