@@ -12,6 +12,8 @@ from typing import Any
 
 from smalti.errors import CursorError
 
+__all__ = ["Cursor", "MixedStream", "Mixture", "Weight", "Weights"]
+
 MAX_NUMBER = (1 << 63) - 1
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
