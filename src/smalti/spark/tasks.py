@@ -34,7 +34,7 @@ from smalti import errors
 from smalti.catalog.header import FOLDER, INDEX
 from smalti.errors import ArgumentTypeError, MissingDependency, SchemaError, SmaltiError, StoreError
 from smalti.process import is_connect, use_driver_python
-from smalti.spark.session import ARROW_BATCHES, missing_connector
+from smalti.spark.session import ARROW_BATCHES, SMALL_FILES, missing_connector
 from smalti.storage import Store
 from smalti.writer.tables.attempts import Answers, Attempt, TaskFunction, one_answer_each
 
@@ -82,6 +82,8 @@ _Batch = TypeVar("_Batch")
 _Result = TypeVar("_Result")
 _ANSWER = pa.schema([("task", pa.int32()), ("attempt", pa.string()), ("answer", pa.string())])
 _ANSWER_FOR_SPARK = "task int, attempt string, answer string"
+_BINARY_FILES = re.compile(r"^[\s:+|-]*Relation \[.*\] binaryFile$", re.MULTILINE)
+"""A source of binary files in the text of a plan."""
 _FRAME_ADVICE = {
     "pandas": ("spark.createDataFrame(frame)", "pyarrow.Table.from_pandas(frame)"),
     "polars": ("spark.createDataFrame(frame.to_pandas())", "frame.to_arrow()"),
@@ -296,7 +298,10 @@ def _collect_answers(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = F
         )
         yield row.to_pandas() if as_pandas else row
 
-    with decode_errors(), settings_by_default(df.sparkSession, ARROW_BATCHES):
+    settings = ARROW_BATCHES
+    if hasattr(df, "_jdf") and _BINARY_FILES.search(df._jdf.queryExecution().analyzed().toString()):
+        settings = {**ARROW_BATCHES, **SMALL_FILES}
+    with decode_errors(), settings_by_default(df.sparkSession, settings):
         run = df.mapInPandas if as_pandas else df.mapInArrow
         rows = run(encode_errors(task), _ANSWER_FOR_SPARK).collect()
     return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])

@@ -1,21 +1,17 @@
-"""Contents of files that tasks read themselves: the rows are those that Spark gives, in its order."""
+"""Folders of files: by `binaryFile` the rows are those that Spark gives, in its order; images are kept as they are."""
 
 import re
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JError
 from pyspark.sql import functions
 
 from smalti import open_dataset
 from smalti.catalog import load_manifest
-from smalti.errors import BadImageError, CatalogError, SchemaError
+from smalti.errors import BadImageError
 from smalti.sources.image_folder import list_images
 from smalti.spark import PrepareOptions, dataframe_to_mds, prepare_images, update_prepared
 from smalti.spark.tasks import recipe_of
-from smalti.spark.writing import binary_files
-from smalti.spark.writing.binary_files import read_batches
 from smalti.spark.writing.dataframe import plan_frame, select_inputs
 from smalti.writer.tables.plan import WriteOptions
 from tests.spark.photos import encode, put
@@ -32,13 +28,6 @@ def files(spark, tmp_path):
     for name in NAMES:
         put(tmp_path / "k l" / name, b"" if name == "empty.jpg" else name.encode())
     return spark.read.format("binaryFile").load(str(tmp_path / "k l"))
-
-
-def is_read_by_spark(frame, nulls="reject"):
-    """Return whether Spark reads the contents of the files for the tasks that write this frame."""
-    rows, _ = plan_frame(frame.schema, WriteOptions(nulls=nulls))
-    recipe = recipe_of(select_inputs(frame, rows))
-    return recipe is None or "content#" in recipe.frame._jdf.queryExecution().executedPlan().toString()
 
 
 def named(frame):
@@ -72,111 +61,40 @@ def check_query(frame, nulls, place):
 
 def test_contents_under_other_names_are_those_that_spark_gives(files, tmp_path):
     frame = files.filter("length != 7").orderBy("path").selectExpr("content AS a", "length", "content AS b")
-    assert not is_read_by_spark(frame)
     check_query(frame, "reject", tmp_path / "out")
 
 
 @pytest.mark.nightly
 def test_rows_of_queries_over_files_are_those_that_spark_gives(files, tmp_path):
     for title, (frame, nulls) in queries(files).items():
-        assert title == "filter of contents" or not is_read_by_spark(frame, nulls), title
         check_query(frame, nulls, tmp_path / title)
 
 
-def test_other_contents_come_from_spark(files):
-    assert is_read_by_spark(files.withColumn("content", functions.upper("content")))
-    assert is_read_by_spark(files.union(files))
-    assert is_read_by_spark(files.distinct())
-    cached = files.select("content").cache()
-    assert is_read_by_spark(cached)
-    cached.unpersist()
-
-
-def test_folders_named_like_a_column_of_the_source_do_not_replace_it(spark, tmp_path):
-    for column in ("content", "length", "path"):
-        put(tmp_path / column / f"{column}=text" / "x", b"bytes of the file")
-        assert is_read_by_spark(spark.read.format("binaryFile").load(str(tmp_path / column)).select("content"))
-    put(tmp_path / "labels" / "label=text" / "x", b"bytes of the file")
-    assert not is_read_by_spark(spark.read.format("binaryFile").load(str(tmp_path / "labels")).select("content"))
+def test_folders_named_like_a_column_of_the_source_replace_it_as_in_spark(spark, tmp_path):
+    put(tmp_path / "content" / "content=text" / "x", b"bytes of the file")
     frame = spark.read.format("binaryFile").load(str(tmp_path / "content")).select("content")
     dataframe_to_mds(frame, tmp_path / "out", progress=False)
     assert open_dataset(tmp_path / "out")[0] == {"content": "text"}
 
 
-def test_a_limit_of_spark_to_the_length_of_files_holds(spark, files):
-    spark.conf.set("spark.sql.sources.binaryFile.maxLength", 1000)
+def test_many_small_files_become_few_tasks_in_the_same_order(spark, tmp_path):
+    for number in range(120):
+        put(tmp_path / "in" / f"{number:03}", f"{number}".encode() * (1 + number * 7 % 40))
+    context = spark.sparkContext
+    frame = spark.read.format("binaryFile").load(str(tmp_path / "in")).select("content")
+    expected = [bytes(row["content"]) for row in frame.collect()]
+    assert frame.rdd.getNumPartitions() == 4
+    context.setJobGroup("few tasks", "the write")
     try:
-        assert is_read_by_spark(files)
-    finally:
-        spark.conf.unset("spark.sql.sources.binaryFile.maxLength")
-
-
-def test_a_table_of_files_whose_size_is_unknown_is_read_in_tasks(spark, tmp_path):
-    put(tmp_path / "in" / "label=1" / "x", b"of a table")
-    columns = "path string, modificationTime timestamp, length long, content binary, label int"
-    location = f"PARTITIONED BY (label) LOCATION '{tmp_path / 'in'}'"
-    spark.sql(f"CREATE TABLE unmeasured ({columns}) USING binaryFile {location}")
-    try:
-        spark.sql("MSCK REPAIR TABLE unmeasured")
-        assert not is_read_by_spark(spark.table("unmeasured").select("content"))
-    finally:
-        spark.sql("DROP TABLE unmeasured")
-
-
-@pytest.mark.parametrize(
-    "error", [Py4JError("ofRows([class Project]) does not exist"), TypeError("'JavaPackage' object is not callable")]
-)
-def test_contents_come_from_spark_where_its_plans_cannot_be_changed(files, monkeypatch, error):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(binary_files, "_with_addresses", fail)
-    assert is_read_by_spark(files)
-
-
-def test_many_small_partitions_become_few_tasks_in_the_same_order(spark, tmp_path):
-    for number in range(40):
-        put(tmp_path / "in" / f"{number:02}", f"{number}".encode() * (1 + number * 7 % 40))
-    spark.conf.set("spark.sql.files.maxPartitionBytes", 1 << 20)
-    try:
-        frame = spark.read.format("binaryFile").load(str(tmp_path / "in")).select("content")
-        expected = [bytes(row["content"]) for row in frame.collect()]
-        assert frame.rdd.getNumPartitions() == 40
-        recipe = recipe_of(select_inputs(frame, plan_frame(frame.schema, WriteOptions())[0]))
-        assert recipe.frame.rdd.getNumPartitions() == 4
         dataframe_to_mds(frame, tmp_path / "out", progress=False)
     finally:
-        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+        context.setLocalProperty("spark.jobGroup.id", None)
+    tracker = context.statusTracker()
+    stages = [number for job in tracker.getJobIdsForGroup("few tasks") for number in tracker.getJobInfo(job).stageIds]
+    assert max(tracker.getStageInfo(number).numTasks for number in stages) == 2
+    assert frame.rdd.getNumPartitions() == 4
     dataset = open_dataset(tmp_path / "out")
-    assert [dataset[number]["content"] for number in range(40)] == expected
-
-
-def batch_of(path, num_bytes):
-    return pa.RecordBatch.from_pydict({"label": [7], "address": [f"file:{path}"], "size": pa.array([num_bytes])})
-
-
-def test_a_file_that_changed_or_vanished_after_spark_saw_it_is_an_error(tmp_path):
-    put(tmp_path / "x", b"four")
-    [batch] = read_batches(("label", "content"), frozenset((1,)), iter([batch_of(tmp_path / "x", 4)]))
-    assert batch.to_pylist() == [{"label": 7, "content": b"four"}]
-    with pytest.raises(CatalogError, match=r"x changed while it was read: 5 bytes when it was listed, 4 now"):
-        list(read_batches(("label", "content"), frozenset((1,)), iter([batch_of(tmp_path / "x", 5)])))
-    with pytest.raises(CatalogError, match=r"gone.* does not exist: .* nothing was published"):
-        list(read_batches(("label", "content"), frozenset((1,)), iter([batch_of(tmp_path / "gone", 4)])))
-
-
-def test_files_are_read_whatever_their_names_are_in_a_store(tmp_path):
-    deep = tmp_path.joinpath(*(6 * ["d" * 200]))
-    put(deep / "back\\slash\n", b"four")
-    [batch] = read_batches(("label", "content"), frozenset((1,)), iter([batch_of(deep / "back\\slash\n", 4)]))
-    assert batch.to_pylist() == [{"label": 7, "content": b"four"}]
-
-
-def test_a_file_that_spark_does_not_read_for_its_size_is_refused_before_it_is_read():
-    with pytest.raises(
-        SchemaError, match=r"file:/none/x has 2147483648 bytes; Spark reads files of at most 2147483647"
-    ):
-        list(read_batches(("label", "content"), frozenset((1,)), iter([batch_of("/none/x", 1 << 31)])))
+    assert [dataset[number]["content"] for number in range(120)] == expected
 
 
 def test_images_of_a_folder_are_written_as_they_are(spark, flowers, tmp_path):

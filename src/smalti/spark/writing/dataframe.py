@@ -32,7 +32,6 @@ from smalti.spark.tasks import (
     run_tasks,
     select_columns,
 )
-from smalti.spark.writing.binary_files import read_in_tasks
 from smalti.spark.writing.progress import reporting
 from smalti.storage import Store, open_store
 from smalti.storage.opening import check_apart
@@ -262,14 +261,9 @@ def plan_frame(
 def select_inputs(df: "DataFrame", rows: InputRows) -> "DataFrame":
     """Return the columns that tasks read, under the names c0, c1, ...; tasks name them back.
 
-    `mapInArrow` takes no names with dots or backticks. Contents of files are read by the tasks themselves where that is
-    possible (`smalti.spark.writing.binary_files`).
+    `mapInArrow` takes no names with dots or backticks.
     """
-    cast = with_casts(df, rows.casts)
-    columns = [(name, f"c{place}") for place, name in enumerate(rows.names)]
-    selected = select_columns(cast, columns)
-    read_in_tasks(cast, columns, selected)
-    return selected
+    return select_columns(with_casts(df, rows.casts), [(name, f"c{place}") for place, name in enumerate(rows.names)])
 
 
 def learn_columns(frame: "DataFrame", rows: InputRows, output: OutputColumns) -> OutputColumns:
