@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from smalti.spark.table_state import table_state
+from smalti.spark.lineage import table_state
 
 BLOCK = 128
 """Tokens of a row."""

@@ -15,23 +15,30 @@ A client of Spark Connect sees neither the plan nor Spark's listing, but only th
 asked for the history of the Delta table that may be in their folder. And `require_unchanged`, which checks that source
 files stay the same while their rows are read, asks the server to list them, once before and once after: as a source of
 binary files whose content is not selected, with the server's own credentials, and without opening a file.
+
+Also here: the state of a table by the files of its folder. A table whose state is the same has the same rows.
 """
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from smalti.errors import CatalogError, StoreNotFound
 from smalti.redaction import redact
 from smalti.spark.tasks import settings_by_default
+from smalti.storage import ObjectInfo, open_store
 from smalti.writer.tables.versions import derive_write_id
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 # Excluded: operators that keep the first of several rows, whose order may vary (Deduplicate, Window, Limit, Sample).
 _OPERATORS = frozenset(
@@ -63,6 +70,9 @@ _LISTED_ONCE = "InMemoryFileIndex"
 _DELTA_VERSION = re.compile(r"\[version=(\d+),")
 _PARTITIONS_AND_FILE = re.compile(r"(?:/[^/=]+=[^/]*)*/[^/]*$")
 """The part of a file's address below the folder of its table."""
+_COMMIT = re.compile(r"_delta_log/\d{20}\.json")
+_STAGED = re.compile(r"_delta_log/_(?:staged_)?commits/")
+_SETTLED_SECONDS = 3.0  # some stores keep times in seconds: a file may change twice in one, and keep its size
 _WAP_BRANCH = "spark.wap.branch"
 """Setting of a session: the branch that it reads of every Iceberg table that has it, even if the query names none."""
 _TIME_OPTIONS = frozenset(
@@ -98,14 +108,18 @@ def source_of(df: "DataFrame") -> dict[str, Any]:
     if not hasattr(df, "_jdf"):
         return _of_names(df)
     plan = df._jdf.queryExecution().analyzed()
-    found = [_of_leaf(leaf) for leaf in scala_items(plan.collectLeaves())]
-    sources = [source for source, _ in found if source]
+    described = [_of_leaf(leaf) for leaf in _items(plan.collectLeaves())]
+    sources = [source for source, _ in described if source]
     if not sources:
         return {}
     lineage: dict[str, Any] = {"sources": sources}
-    if all(source and is_exact for source, is_exact in found) and plan.deterministic():
-        text, settings = _tree_of(plan, df.sparkSession.conf), _settings_of(df)
-        digest = plan_digest(json.loads(plan.toJSON()), text, about=settings)
+    if all(source and is_exact for source, is_exact in described) and plan.deterministic():
+        text = df._jdf.sparkSession().conf().getAll().mkString("\0")  # PySpark 3.5 has no such call of its own
+        settings = dict(setting.partition(" -> ")[::2] for setting in text.split("\0"))
+        names = [name for name in settings if name.startswith("spark.sql.") and not name.startswith(_NEUTRAL_SETTINGS)]
+        chosen = {name: settings[name] for name in names}
+        about = {"version": df.sparkSession.version, "settings": chosen}
+        digest = plan_digest(plan.toJSON(), _text_of(plan, df.sparkSession.conf), about=about)
         if digest is not None:
             lineage["plan"] = digest
     return lineage
@@ -124,28 +138,29 @@ def write_id_of(source: Mapping[str, Any], options: Mapping[str, Any]) -> str | 
 
 def _of_leaf(leaf: Any) -> tuple[dict[str, Any], bool]:
     """Return what a leaf of the plan reads, and whether that identifies its content."""
-    if _is_of_files(leaf):
-        return _of_files(leaf.relation())
     if leaf.getClass().getSimpleName() == "DataSourceV2Relation":
         return _of_table(leaf)
-    return {}, False
-
-
-def _of_files(relation: Any) -> tuple[dict[str, Any], bool]:
+    relation = _files_of(leaf)
+    if relation is None:
+        return {}, False
     location = relation.location()
-    paths = [redact(path.toString()) for path in scala_items(location.rootPaths())]
+    paths = [redact(path.toString()) for path in _items(location.rootPaths())]
     name = str(relation.fileFormat().toString()).split("@", 1)[0].rsplit(".", 1)[-1].lower()
     shown: dict[str, Any] = {"format": name, "paths": paths[:_MAX_PATHS]}
-    kind, text = location.getClass().getSimpleName(), location.toString()
+    kind = location.getClass().getSimpleName()
     if "Delta" in kind or "Tahoe" in kind:
-        version = _DELTA_VERSION.search(text)
-        found = {} if version is None else {"version": int(version.group(1))}
-        return {**shown, "format": "delta", **found}, version is not None
+        version = _DELTA_VERSION.search(location.toString())
+        known = {} if version is None else {"version": int(version.group(1))}
+        return {**shown, "format": "delta", **known}, version is not None
     if kind != _LISTED_ONCE:
         return shown, False
     files, is_whole = _listed(location.allFiles())
-    options = hashlib.sha256(str(sorted(map(str, scala_items(relation.options().toSeq())))).encode()).hexdigest()
-    return {**shown, **_digest_of(files), "options": options}, is_whole
+    digest = hashlib.sha256()
+    for path, num_bytes, mark in sorted(files):
+        digest.update(f"{path}\0{num_bytes}\0{mark}\n".encode("utf-8", "surrogateescape"))
+    options = hashlib.sha256(str(sorted(map(str, _items(relation.options().toSeq())))).encode()).hexdigest()
+    shown |= {"files": len(files), "num_bytes": sum(size for _, size, _ in files), "digest": digest.hexdigest()}
+    return {**shown, "options": options}, is_whole
 
 
 def _listed(statuses: Any) -> tuple[FileList, bool]:
@@ -159,13 +174,6 @@ def _listed(statuses: Any) -> tuple[FileList, bool]:
     return [(path, int(length), time) for path, length, time in files], len(files) == size
 
 
-def _digest_of(files: FileList) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    for path, num_bytes, mark in sorted(files):
-        digest.update(f"{path}\0{num_bytes}\0{mark}\n".encode("utf-8", "surrogateescape"))
-    return {"files": len(files), "num_bytes": sum(size for _, size, _ in files), "digest": digest.hexdigest()}
-
-
 def _of_table(leaf: Any) -> tuple[dict[str, Any], bool]:
     """Return a table of a catalog: Iceberg's with its snapshot, any other by its name only."""
     table = leaf.table()
@@ -174,10 +182,10 @@ def _of_table(leaf: Any) -> tuple[dict[str, Any], bool]:
         return {"format": kind.rsplit(".", 1)[-1], "table": redact(table.name())}, False
     options = {str(name).lower(): str(value) for name, value in leaf.options().asCaseSensitiveMap().items()}
     snapshot = _snapshot_read(table, options, leaf.conf().getConfString(_WAP_BRANCH, ""))
-    found = {} if snapshot is None else {"snapshot": snapshot}
+    known = {} if snapshot is None else {"snapshot": snapshot}
     if options:
-        found["options"] = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
-    return {"format": "iceberg", "table": redact(table.name()), **found}, snapshot is not None
+        known["options"] = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+    return {"format": "iceberg", "table": redact(table.name()), **known}, snapshot is not None
 
 
 def _snapshot_read(table: Any, options: Mapping[str, str], wap_branch: str) -> str | None:
@@ -196,33 +204,27 @@ def _snapshot_read(table: Any, options: Mapping[str, str], wap_branch: str) -> s
 
 def _of_names(df: "DataFrame") -> dict[str, Any]:
     """Return the source by the names of its files: number, digest, and the newest version of their Delta table."""
+    from pyspark.errors import PySparkException
+
     files = df.inputFiles()
     if not files:
         return {}
     digest = hashlib.sha256("\n".join(sorted(files)).encode("utf-8", "surrogateescape")).hexdigest()
     source: dict[str, Any] = {"format": "files", "files": len(files), "names_digest": digest}
-    folder = _PARTITIONS_AND_FILE.sub("", unquote(files[0]))
-    version = _delta_version(df.sparkSession, folder)
-    return {"sources": [source if version is None else {**source, "paths": [redact(folder)], "delta_version": version}]}
+    folder, newest = _PARTITIONS_AND_FILE.sub("", unquote(files[0])), None
+    with suppress(PySparkException):  # no table of Delta, or a server without Delta
+        newest = df.sparkSession.sql(f"DESCRIBE HISTORY delta.`{folder.replace('`', '``')}` LIMIT 1").first()
+    if newest is not None:
+        source |= {"paths": [redact(folder)], "delta_version": int(newest["version"])}
+    return {"sources": [source]}
 
 
-def _delta_version(session: "SparkSession", folder: str) -> int | None:
-    """Return the newest version of the Delta table in a folder, as the server says; None if there is none."""
-    from pyspark.errors import PySparkException
-
-    try:
-        newest = session.sql(f"DESCRIBE HISTORY delta.`{folder.replace('`', '``')}` LIMIT 1").first()
-    except PySparkException:  # no table of Delta, or a server without Delta
-        return None
-    return None if newest is None else int(newest["version"])
-
-
-def scala_items(sequence: Any) -> Iterator[Any]:
+def _items(sequence: Any) -> Iterator[Any]:
     """Yield the elements of a Scala sequence."""
     return (sequence.apply(place) for place in range(sequence.size()))
 
 
-def _tree_of(plan: Any, conf: Any) -> str:
+def _text_of(plan: Any, conf: Any) -> str:
     """Return the plan as text, whole: a setting of the session limits the length of what Spark shows."""
     before = conf.get(_MAX_FIELDS_SETTING, None)
     conf.set(_MAX_FIELDS_SETTING, str(1 << 30))
@@ -233,17 +235,6 @@ def _tree_of(plan: Any, conf: Any) -> str:
             conf.unset(_MAX_FIELDS_SETTING)
         else:
             conf.set(_MAX_FIELDS_SETTING, before)
-
-
-def _settings_of(df: "DataFrame") -> dict[str, Any]:
-    text = df._jdf.sparkSession().conf().getAll().mkString("\0")  # PySpark 3.5 has no such call of its own
-    settings = (setting.partition(" -> ")[::2] for setting in text.split("\0"))
-    chosen = {
-        name: value
-        for name, value in settings
-        if name.startswith("spark.sql.") and not name.startswith(_NEUTRAL_SETTINGS)
-    }
-    return {"version": df.sparkSession.version, "settings": chosen}
 
 
 @contextmanager
@@ -266,9 +257,8 @@ def require_unchanged(df: "DataFrame") -> Iterator[None]:
                 raise _changed(error.path, "is gone") from error
         return
     yield
-    for leaf in scala_items(df._jdf.queryExecution().analyzed().collectLeaves()):
-        if _is_of_files(leaf) and leaf.relation().location().getClass().getSimpleName() == _LISTED_ONCE:
-            relation = leaf.relation()
+    for relation in map(_files_of, _items(df._jdf.queryExecution().analyzed().collectLeaves())):
+        if relation is not None and relation.location().getClass().getSimpleName() == _LISTED_ONCE:
             then, _ = _listed(relation.location().allFiles())
             _check_same(then, _listed(_list_again(df, relation).allFiles())[0])
 
@@ -287,12 +277,12 @@ def files_now(df: "DataFrame") -> FileList | None:
 
 
 def _check_same(before: FileList, now: FileList) -> None:
-    found = {path: (num_bytes, time) for path, num_bytes, time in now}
-    for path, num_bytes, time in before:
-        if path not in found:
+    known = {path: (num_bytes, mark) for path, num_bytes, mark in now}
+    for path, num_bytes, mark in before:
+        if path not in known:
             raise _changed(path, "is gone")
-        if found[path] != (num_bytes, time):
-            raise _changed(path, f"of {num_bytes} bytes was replaced by {found[path][0]} bytes")
+        if known[path] != (num_bytes, mark):
+            raise _changed(path, f"of {num_bytes} bytes was replaced by {known[path][0]} bytes")
 
 
 def _changed(path: str, what: str) -> CatalogError:
@@ -303,10 +293,12 @@ def _changed(path: str, what: str) -> CatalogError:
     )
 
 
-def _is_of_files(leaf: Any) -> bool:
-    """Return whether a leaf of a plan reads files."""
-    is_relation = leaf.getClass().getSimpleName() == "LogicalRelation"
-    return is_relation and bool(leaf.relation().getClass().getSimpleName() == "HadoopFsRelation")
+def _files_of(leaf: Any) -> Any:
+    """Return the relation of a leaf of a plan that reads files; None for any other leaf."""
+    if leaf.getClass().getSimpleName() != "LogicalRelation":
+        return None
+    relation = leaf.relation()
+    return relation if relation.getClass().getSimpleName() == "HadoopFsRelation" else None
 
 
 def _list_again(df: "DataFrame", relation: Any) -> Any:
@@ -335,9 +327,9 @@ def list_files(df: "DataFrame") -> FileList:
     with settings_by_default(spark, _LISTING_TASKS):
         for begin in range(0, len(names), _FILES_PER_REQUEST):
             part = [_GLOB.sub(r"\\\1", name) for name in names[begin : begin + _FILES_PER_REQUEST]]
-            time = functions.expr("unix_millis(modificationTime)").alias("time")
+            changed = functions.expr("unix_millis(modificationTime)").alias("time")
             try:
-                rows = spark.read.format("binaryFile").load(part).select("path", "length", time).collect()
+                rows = spark.read.format("binaryFile").load(part).select("path", "length", changed).collect()
             except AnalysisException as error:
                 gone = _GONE.search(str(error))
                 if gone is None:
@@ -348,52 +340,94 @@ def list_files(df: "DataFrame") -> FileList:
     return found
 
 
-def plan_digest(nodes: Sequence[Mapping[str, Any]], text: str, *, about: Mapping[str, Any]) -> str | None:
+def plan_digest(nodes: str, text: str, *, about: Mapping[str, Any]) -> str | None:
     """Return a digest that two plans share if they are equal apart from the numbers that Spark gave their columns.
 
     None for a plan with an operator or expression that may give other rows the next time.
 
     Args:
-        nodes: The plan as parsed from `TreeNode.toJSON`.
+        nodes: The plan, from `TreeNode.toJSON`.
         text: The plan as Spark's tree of text, which has details of casts that the JSON lacks.
         about: Everything else that decides the rows: session settings, Spark's version.
     """
-    for node in _objects(nodes):
-        if "class" in node and not _is_known(str(node["class"])):
-            return None
-        # The text of other literals, such as bytes and arrays, is a memory address.
-        kind = node.get("dataType")
-        is_plain = isinstance(kind, str) and kind not in ("binary", "variant", "calendarinterval")
-        if node.get("class") == f"{_EXPRESSIONS}Literal" and not is_plain:
-            return None
     numbers: dict[str, int] = {}
-    plan = _numbered(list(nodes), numbers)
+    unknown: list[str] = []
+
+    def numbered(node: dict[str, Any]) -> Any:
+        """Return a node; a column's number in order of appearance: Spark numbers them over the whole session."""
+        if str(node.get("product-class", "")).endswith(".ExprId"):
+            return numbers.setdefault(str(node["id"]), len(numbers))
+        name, kind = str(node.get("class", "")), node.get("dataType")
+        is_safe = name.startswith(_EXPRESSIONS) and not _NONDETERMINISTIC.search(name.rsplit(".", 1)[-1])
+        if name == f"{_EXPRESSIONS}Literal":  # the text of others, such as bytes and arrays, is a memory address
+            is_safe = isinstance(kind, str) and kind not in ("binary", "variant", "calendarinterval")
+        if "class" in node and not (is_safe or name in _OPERATORS or name in _SOURCES):
+            unknown.append(name)
+        return node
+
+    plan = json.loads(nodes, object_hook=numbered)
     facts = [plan, _EXPRESSION_ID.sub("#", text), dict(about)]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return None if unknown else hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(value, Mapping):
-        yield value
-        for item in value.values():
-            yield from _objects(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _objects(item)
+@dataclass(frozen=True)
+class TableState:
+    """The state of a table at one moment."""
+
+    digest: str
+    """Another one whenever the table changes."""
+    is_certain: bool
+    """False if the rows may change while the digest stays, so that they have to be read again."""
 
 
-def _is_known(name: str) -> bool:
-    if name in _OPERATORS or name in _SOURCES:
-        return True
-    return name.startswith(_EXPRESSIONS) and not _NONDETERMINISTIC.search(name.rsplit(".", 1)[-1])
+def table_state(
+    address: str | Path,
+    kind: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> TableState:
+    """Return the state of the table in a folder. Needs no Spark, and reads no file.
 
+    Of Delta it is the newest commit of the log, of Iceberg every file of its metadata, of all others every file below
+    the folder.
 
-def _numbered(value: Any, numbers: dict[str, int]) -> Any:
-    """Return a plan with columns numbered in order of appearance; Spark numbers them over the whole session."""
-    if isinstance(value, Mapping):
-        if str(value.get("product-class", "")).endswith(".ExprId"):
-            return numbers.setdefault(str(value["id"]), len(numbers))
-        return {name: _numbered(item, numbers) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_numbered(item, numbers) for item in value]
-    return value
+    The state is not certain in four cases: a file has neither ETag nor time; a file was put within the last three
+    seconds; a folder is a link, which listings do not follow; a catalog holds commits of a Delta table that are not
+    in its log yet.
+
+    Args:
+        address: The folder; or one file on this machine.
+        kind: `delta`, `iceberg`, or any other format of Spark's.
+        storage_options: Credentials and endpoint of the store.
+        clock: Seconds since 1970.
+
+    Raises:
+        StoreNotFound: Nothing is listed: there is no such folder, or it is empty, or the address has a pattern.
+        StoreError: The folder cannot be listed.
+    """
+    store, now = open_store(address, storage_options), clock()
+    below = {"delta": "_delta_log", "iceberg": "metadata"}.get(kind, "")
+    inside = store.local_path("any")
+    root = None if inside is None else inside.parent
+    if root is not None and root.is_file():
+        stat = root.stat()
+        listed = [ObjectInfo(root.name, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime)]
+    else:
+        listed = list(store.list(below))
+    if not listed:
+        raise StoreNotFound(f"{redact(store.url)} has no file of a table: check the address, the mount and the format")
+    has_links = (
+        root is not None
+        and kind != "delta"
+        and any(Path(above, name).is_symlink() for above, names, _ in os.walk(root) for name in names)
+    )
+    decisive = [] if has_links else listed
+    if kind == "delta":  # the file of the newest commit; none if a catalog may have a newer one
+        is_staged = any(_STAGED.match(item.key) for item in listed)
+        decisive = [] if is_staged else [item for item in listed if _COMMIT.fullmatch(item.key)][-1:]
+    settled = all(item.modified and (item.changed or 0) < now - _SETTLED_SECONDS for item in decisive)
+    digest = hashlib.sha256()
+    for item in sorted(decisive or listed, key=lambda item: item.key):
+        digest.update(f"{item.key}\0{item.num_bytes}\0{item.modified}\n".encode("utf-8", "surrogateescape"))
+    return TableState(digest.hexdigest(), is_certain=bool(decisive) and settled)

@@ -6,7 +6,7 @@ These are tables given by their address, and sources whose declaration names a f
 import hashlib
 import json
 
-from smalti.spark.table_state import TableState, table_state
+from smalti.spark.lineage import TableState, table_state
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.declaration.data import FORMS
 from smalti_dagster.places import expand

@@ -8,9 +8,9 @@ import dagster as dg
 
 from smalti.errors import StoreError, StoreNotFound
 from smalti.spark import ImageFolder
+from smalti.spark.lineage import TableState
 from smalti.spark.profile import profile_rows
 from smalti.spark.rows import identity_of
-from smalti.spark.table_state import TableState
 from smalti.storage import open_store
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.declaration.configuration import overrides

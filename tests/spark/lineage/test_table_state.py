@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from smalti.errors import StoreNotFound
-from smalti.spark.table_state import TableState, table_state
+from smalti.spark.lineage import TableState, table_state
 from smalti.storage import open_store
 from tests.spark.lineage.lakes import iceberg_catalog, lake
 
