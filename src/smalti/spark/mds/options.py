@@ -82,9 +82,22 @@ def parse_options(given: Mapping[str, str], known: Mapping[str, Parse], elsewher
         if key.startswith(_STORAGE):
             storage[name[len(_STORAGE) :]] = mapping(text) if text.lstrip().startswith("{") else text
         elif key in known:
-            values[key] = _value_of(key, text, known[key])
+            parse = known[key]
+            try:
+                values[key] = parse(text)
+            except (ValueError, KeyError, AttributeError) as error:
+                raise ArgumentError(
+                    f'format("mds"), option `{key}`: expected {EXPECTED[parse]}, found {text!r}'
+                ) from error
+        elif key in elsewhere:
+            raise ArgumentError(f'format("mds") has no option `{key}` here: {elsewhere[key]}')
         elif key not in _OF_SPARK:
-            raise ArgumentError(_unknown(key, known, elsewhere))
+            near = get_close_matches(key, known, 1)
+            meant = f"did you mean `{near[0]}`? " if near else ""
+            raise ArgumentError(
+                f'format("mds") has no option `{key}`: {meant}there are {", ".join(sorted(known))}, and those of the '
+                f"store as `{_STORAGE}<name>`"
+            )
     if storage:
         values["storage_options"] = storage
     return values
@@ -104,21 +117,3 @@ def place_of(given: Mapping[str, str]) -> str:
             "(CREATE TABLE) loses its options in Spark up to 4.3"
         )
     return path
-
-
-def _value_of(name: str, text: str, parse: Parse) -> Any:
-    try:
-        return parse(text)
-    except (ValueError, KeyError, AttributeError) as error:
-        raise ArgumentError(f'format("mds"), option `{name}`: expected {EXPECTED[parse]}, found {text!r}') from error
-
-
-def _unknown(name: str, known: Mapping[str, Parse], elsewhere: Mapping[str, str]) -> str:
-    if name in elsewhere:
-        return f'format("mds") has no option `{name}` here: {elsewhere[name]}'
-    near = get_close_matches(name, known, 1)
-    meant = f"did you mean `{near[0]}`? " if near else ""
-    return (
-        f'format("mds") has no option `{name}`: {meant}there are {", ".join(sorted(known))}, and those of the store as '
-        f"`{_STORAGE}<name>`"
-    )

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import DataType, DecimalType, LongType, StructField, StructType
+from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
 from smalti.catalog import Manifest
 from smalti.catalog.sidecars import columns_of
@@ -68,105 +68,8 @@ class Pin:
     """Those of its `ArrowReader`, which cost the reading of a shard."""
 
 
-class OpenSet:
-    """The columns of a version that the options choose, opened to plan a read.
-
-    Raises:
-        ArgumentError: An option cannot be used.
-        SchemaError: There is no such column, or one has no type in Spark.
-        CatalogError: The version is not the pinned one.
-        SmaltiError: The set cannot be opened, as for `find_shard_set`.
-    """
-
-    def __init__(self, given: Mapping[str, str], pin: Pin | None = None, asked: StructType | None = None) -> None:
-        """Open the set.
-
-        Args:
-            given: Options as Spark hands them over.
-            pin: The version to open, if another one is not to be taken.
-            asked: Schema that the user or Spark wants, to which columns are cut.
-        """
-        place, options = place_of(given), parse_options(given, _OPTIONS, _ELSEWHERE)
-        size = parse_byte_count(options.get("partition_size", _PARTITION_SIZE), what="`partition_size`")
-        self.partition_bytes = max(1, size)
-        self.where = parse_filters(options["where"]) if "where" in options else None
-        wanted = options.get("columns") if asked is None else tuple(asked.names)
-        with_ids = SAMPLE_ID in (wanted or ()) or (asked is None and options.get("sample_ids", False))
-        self._found = self._find(_stream(place, options, pin), wanted, pin)
-        url, manifest = self._found.store.url, self._found.manifest
-        if with_ids and SAMPLE_ID in _columns_of(manifest):
-            if options.get("sample_ids", False):
-                raise SchemaError(f"{url} has a column {SAMPLE_ID!r} of its own: leave `sample_ids` out")
-            with_ids = False
-        if pin not in (None, Pin(manifest.version, manifest.digest)):
-            raise CatalogError(
-                f"{url} is not what it was when the DataFrame was made, and has no older versions: load it again",
-                url=url,
-            )
-        known = None if pin is None else pin.first_arrays
-        self.reader = ArrowReader.of(self._found, self._found.options.columns, first_arrays=known)
-        self.pin = Pin(manifest.version, manifest.digest, self.reader.first_arrays)
-        self.schema = StructType(self._fields(wanted, with_ids=with_ids))
-        if asked is not None:
-            _check_asked(asked, self.schema)
-
-    def _find(self, options: StreamOptions, wanted: tuple[str, ...] | None, pin: Pin | None) -> ShardSet:
-        """Load the manifest, and choose the columns that are wanted or compared."""
-        find = find_shard_set if pin is None else load_shard_set  # the first one warns of splits that are read as one
-        if wanted is None:
-            return find(options)
-        compared = () if self.where is None else self.where.names
-        columns = tuple(dict.fromkeys([*wanted, *compared]))
-        found = find(replace(options, columns=tuple(name for name in columns if name != SAMPLE_ID)))
-        is_own = SAMPLE_ID in columns and SAMPLE_ID in _columns_of(found.manifest)
-        return find(replace(options, columns=columns)) if is_own else found
-
-    def _fields(self, wanted: tuple[str, ...] | None, *, with_ids: bool) -> list[StructField]:
-        columns = self.reader.columns
-        if self.where is not None:  # refuses comparisons with values of other types
-            self.where.columns_of([column.name for column in columns])
-            self.where.mask_of({column.name: pa.array([], column.field.type) for column in columns})
-        fields = [_spark_field(column) for column in columns if wanted is None or column.name in wanted]
-        if with_ids:  # last unless `wanted` says where
-            place = wanted.index(SAMPLE_ID) if wanted is not None and SAMPLE_ID in wanted else len(fields)
-            fields.insert(place, StructField(SAMPLE_ID, LongType(), nullable=False))
-        if not fields:
-            raise ArgumentError("`columns` names no column; to count the samples, read `_sample_id` alone")
-        return fields
-
-    @property
-    def spans(self) -> list[RowSpan]:
-        """The samples to read, with their numbers in the version."""
-        spans, manifest, split = spans_of(self._found), self._found.manifest, self._found.options.split
-        if split is None or not any(manifest.partitions):
-            return spans
-        ends = np.cumsum(sizes_of(manifest.shards)).tolist()
-        firsts = [
-            end - shard.samples
-            for shard, end in zip(manifest.shards, ends, strict=True)
-            if shard.partition == split and shard.samples > 0
-        ]
-        return [replace(span, first_row=first) for span, first in zip(spans, firsts, strict=True)]
-
-
 def _columns_of(manifest: Manifest) -> set[str]:
     return set(manifest.schema.names).union(*(entry.columns for entry in columns_of(manifest.sidecars)))
-
-
-def _stream(place: str, options: Mapping[str, Any], pin: Pin | None) -> StreamOptions:
-    """Return what to open."""
-    version = options.get("version")
-    number, tag = (int(version), None) if version is not None and version.isdecimal() else (None, version)
-    if pin is not None and pin.version:
-        number, tag = pin.version, None
-    return StreamOptions(
-        place,
-        options.get("split"),
-        number,
-        tag,
-        storage_options=options.get("storage_options", {}),
-        allow_unsafe_types=True,  # such columns have no type in Spark, and the error says what to do
-    )
 
 
 def _spark_field(column: ArrowColumn) -> StructField:
@@ -191,7 +94,10 @@ def _check_asked(asked: StructType, own: StructType) -> None:
         SchemaError: One has another type.
     """
     for given, stored in zip(asked, own, strict=True):
-        if given.dataType.json() not in (stored.dataType.json(), _with_nulls(stored.dataType)):
+        kind = with_nulls = stored.dataType.json()
+        for name in ("containsNull", "valueContainsNull", "nullable"):  # of its elements, values and fields
+            with_nulls = with_nulls.replace(f'"{name}":false', f'"{name}":true')
+        if given.dataType.json() not in (kind, with_nulls):
             raise SchemaError(
                 f"column {given.name!r} has type {stored.dataType.simpleString()}, and the schema that was given says "
                 f"{given.dataType.simpleString()}: load it as it is, and cast it",
@@ -199,14 +105,6 @@ def _check_asked(asked: StructType, own: StructType) -> None:
             )
         if stored.nullable and not given.nullable:
             raise SchemaError(f"column {given.name!r} has nulls, and the schema that was given allows none")
-
-
-def _with_nulls(kind: DataType) -> str:
-    """Return a type as JSON, as if its elements, values and fields might be null."""
-    text: str = kind.json()
-    for name in ("containsNull", "valueContainsNull", "nullable"):
-        text = text.replace(f'"{name}":false', f'"{name}":true')
-    return text
 
 
 def _nearest(kind: pa.DataType) -> pa.DataType:
@@ -225,23 +123,103 @@ class Part(InputPartition):  # type: ignore[misc]
 
 
 class ShardSetReader(DataSourceReader):  # type: ignore[misc]
-    """The reader of one version: planned on the driver, and sent to the tasks without the manifest."""
+    """The reader of the columns of a version that the options choose.
 
-    def __init__(self, opened: OpenSet, schema: StructType) -> None:
-        """Take the columns of an opened set that the schema names."""
-        self._parts = [Part(tuple(group)) for group in group_spans(opened.spans, opened.partition_bytes)]
-        self._reader = opened.reader
+    It is planned on the driver, and sent to the tasks without the manifest.
+
+    Raises:
+        ArgumentError: An option cannot be used.
+        SchemaError: There is no such column, or one has no type in Spark.
+        CatalogError: The version is not the pinned one.
+        SmaltiError: The set cannot be opened, as for `find_shard_set`.
+    """
+
+    def __init__(self, given: Mapping[str, str], pin: Pin | None = None, asked: StructType | None = None) -> None:
+        """Open the set.
+
+        Args:
+            given: Options as Spark hands them over.
+            pin: The version to open, if another one is not to be taken.
+            asked: Schema that the user or Spark wants, to which columns are cut.
+        """
+        place, options = place_of(given), parse_options(given, _OPTIONS, _ELSEWHERE)
+        size = parse_byte_count(options.get("partition_size", _PARTITION_SIZE), what="`partition_size`")
+        self._partition_bytes = max(1, size)
+        self._where = parse_filters(options["where"]) if "where" in options else None
+        wanted = options.get("columns") if asked is None else tuple(asked.names)
+        with_ids = SAMPLE_ID in (wanted or ()) or (asked is None and options.get("sample_ids", False))
+        version = options.get("version")
+        number, tag = (int(version), None) if version is not None and version.isdecimal() else (None, version)
+        if pin is not None and pin.version:
+            number, tag = pin.version, None
+        stream = StreamOptions(
+            place,
+            options.get("split"),
+            number,
+            tag,
+            storage_options=options.get("storage_options", {}),
+            allow_unsafe_types=True,  # such columns have no type in Spark, and the error says what to do
+        )
+        self._found = self._find(stream, wanted, pin)
+        url, manifest = self._found.store.url, self._found.manifest
+        if with_ids and SAMPLE_ID in _columns_of(manifest):
+            if options.get("sample_ids", False):
+                raise SchemaError(f"{url} has a column {SAMPLE_ID!r} of its own: leave `sample_ids` out")
+            with_ids = False
+        if pin not in (None, Pin(manifest.version, manifest.digest)):
+            raise CatalogError(
+                f"{url} is not what it was when the DataFrame was made, and has no older versions: load it again",
+                url=url,
+            )
+        known = None if pin is None else pin.first_arrays
+        self._reader = ArrowReader.of(self._found, self._found.options.columns, first_arrays=known)
+        self.pin = Pin(manifest.version, manifest.digest, self._reader.first_arrays)
+        self.schema = StructType(self._fields(wanted, with_ids=with_ids))
+        if asked is not None:
+            _check_asked(asked, self.schema)
         # PySpark 4.0 has no such argument, and means UTC.
         zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-        self._schema = to_arrow_schema(schema, **zone)
-        self._where = opened.where
+        self._arrow_schema = to_arrow_schema(asked or self.schema, **zone)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_parts": []}  # a task is sent its own
+        return {name: getattr(self, name) for name in ("_reader", "_where", "_arrow_schema")}
+
+    def _find(self, options: StreamOptions, wanted: tuple[str, ...] | None, pin: Pin | None) -> ShardSet:
+        """Load the manifest, and choose the columns that are wanted or compared."""
+        find = find_shard_set if pin is None else load_shard_set  # the first one warns of splits that are read as one
+        if wanted is None:
+            return find(options)
+        compared = () if self._where is None else self._where.names
+        columns = tuple(dict.fromkeys([*wanted, *compared]))
+        found = find(replace(options, columns=tuple(name for name in columns if name != SAMPLE_ID)))
+        is_own = SAMPLE_ID in columns and SAMPLE_ID in _columns_of(found.manifest)
+        return find(replace(options, columns=columns)) if is_own else found
+
+    def _fields(self, wanted: tuple[str, ...] | None, *, with_ids: bool) -> list[StructField]:
+        columns = self._reader.columns
+        if self._where is not None:  # refuses comparisons with values of other types
+            self._where.columns_of([column.name for column in columns])
+            self._where.mask_of({column.name: pa.array([], column.field.type) for column in columns})
+        fields = [_spark_field(column) for column in columns if wanted is None or column.name in wanted]
+        if with_ids:  # last unless `wanted` says where
+            place = wanted.index(SAMPLE_ID) if wanted is not None and SAMPLE_ID in wanted else len(fields)
+            fields.insert(place, StructField(SAMPLE_ID, LongType(), nullable=False))
+        if not fields:
+            raise ArgumentError("`columns` names no column; to count the samples, read `_sample_id` alone")
+        return fields
 
     def partitions(self) -> list[Part]:
-        """Return the samples in groups of about `partition_size`."""
-        return self._parts or [Part()]
+        """Return the samples, with their numbers in the version, in groups of about `partition_size`."""
+        spans, manifest, split = spans_of(self._found), self._found.manifest, self._found.options.split
+        if split is not None and any(manifest.partitions):
+            ends = np.cumsum(sizes_of(manifest.shards)).tolist()
+            firsts = [
+                end - shard.samples
+                for shard, end in zip(manifest.shards, ends, strict=True)
+                if shard.partition == split and shard.samples > 0
+            ]
+            spans = [replace(span, first_row=first) for span, first in zip(spans, firsts, strict=True)]
+        return [Part(tuple(group)) for group in group_spans(spans, self._partition_bytes)] or [Part()]
 
     def read(self, partition: Part) -> Iterator[pa.RecordBatch]:
         """Yield the samples of a partition; each shard is verified first.
@@ -259,5 +237,5 @@ class ShardSetReader(DataSourceReader):  # type: ignore[misc]
             for numbers, batch in chosen:
                 arrays = {SAMPLE_ID: pa.array(numbers)} | dict(zip(batch.schema.names, batch.columns, strict=True))
                 yield pa.RecordBatch.from_arrays(
-                    [arrays[column.name].cast(column.type) for column in self._schema], schema=self._schema
+                    [arrays[column.name].cast(column.type) for column in self._arrow_schema], schema=self._arrow_schema
                 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql.datasource import DataSource
 
 from smalti.errors import ArgumentError
-from smalti.spark.mds.reading import OpenSet, Pin, ShardSetReader
+from smalti.spark.mds.reading import Pin, ShardSetReader
 from smalti.spark.mds.writing import ShardSetStreamWriter, ShardSetWriter
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ class MDSDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> "StructType":
         """Return the columns of the set, and remember its version."""
-        opened = OpenSet(self.options)
+        opened = ShardSetReader(self.options)
         self._pin = opened.pin
         return opened.schema
 
     def reader(self, schema: "StructType") -> ShardSetReader:
         """Return a reader of these columns."""
-        return ShardSetReader(OpenSet(self.options, self._pin, schema), schema)
+        return ShardSetReader(self.options, self._pin, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> ShardSetWriter:  # noqa: FBT001 -- of PySpark
         """Return the writer of a query's rows."""

@@ -8,6 +8,7 @@ that of the query, which its checkpoint keeps, with the number of the batch. Whe
 the version with its id is found, and nothing is published a second time.
 """
 
+import functools
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,10 +126,18 @@ class SetWrite:
             CommitUnknown: The store no longer answers; the version may be published.
         """
         parts = collect_parts(answers)  # publishing empties the answers
+
+        def join_many(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
+            """Join small shards in threads of this process: it has no session to start tasks with."""
+            attempts = [Attempt.new(place) for place, _ in rows]
+            with ThreadPoolExecutor(_JOINING_THREADS, thread_name_prefix="smalti-join") as pool:
+                joined = pool.map(functools.partial(join_rows, plan), ([row] for row in rows), attempts)
+                return list(zip(attempts, joined, strict=True))
+
         try:
             with begun(self.store, write) as watch:
                 plan = self.plan(write.write_id)
-                return publish_shards(plan, write, self.options, answers, _join_here, watch).manifest
+                return publish_shards(plan, write, self.options, answers, join_many, watch).manifest
         except CommitUnknown:
             raise
         except SmaltiError:
@@ -139,17 +148,6 @@ class SetWrite:
 def _delete_stored(store: Store, parts: Sequence[TaskShards]) -> None:
     """Delete the objects that tasks have stored."""
     delete_all(store, [name for part in parts for name in written_keys(part.shards())])
-
-
-def _join_here(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
-    """Join small shards in threads of this process: it has no session to start tasks with."""
-
-    def join(row: tuple[int, str]) -> tuple[Attempt, dict[str, Any]]:
-        attempt = Attempt.new(row[0])
-        return attempt, join_rows(plan, [row], attempt)
-
-    with ThreadPoolExecutor(_JOINING_THREADS, thread_name_prefix="smalti-join") as pool:
-        return list(pool.map(join, rows))
 
 
 @dataclass
@@ -281,7 +279,10 @@ class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one partition of a micro-batch, in its task."""
         plan = self._job.plan(_write_id(self._job.store))
-        return write_partition(plan, self._columns, _marked(plan.store, plan.write_id, iterator))
+        for batch in iterator:
+            markers.begin(plan.store, plan.write_id)  # before the first one
+            return write_partition(plan, self._columns, itertools.chain([batch], iterator))
+        return write_partition(plan, self._columns, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- of PySpark
         """Publish the micro-batch as a version, on the driver's machine, unless it is published; none if it is empty.
@@ -335,11 +336,3 @@ def _write_id(store: Store) -> str:
             break
         write_id = f"{first}.{number}"
     return write_id
-
-
-def _marked(store: Store, write_id: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; the write is marked as begun before the first one."""
-    for number, batch in enumerate(batches):
-        if number == 0:
-            markers.begin(store, write_id)
-        yield batch
