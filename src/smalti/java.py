@@ -5,7 +5,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,16 +52,22 @@ def detect_java(places: Sequence[str] = JAVA_PROGRAMS) -> Java:
         >>> java.version >= 17
         True
     """
-    seen: list[str] = []
-    for program in _candidates(os.environ.get("JAVA_HOME"), shutil.which("java"), places):
-        version = _ask_version(program)
-        if version is not None and version >= MIN_JAVA:
-            return Java(program.resolve().parent.parent, version)
-        seen.append(f"{program} is version {version}" if version else f"{program} does not run")
-    found = "; ".join(seen) or "none, neither in JAVA_HOME, on PATH nor in the usual places"
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    programs = [Path(home) / "bin" / "java"] if home else []
+    programs += [Path(on_path)] if on_path else []
+    for pattern in places:
+        programs += sorted(Path("/").glob(pattern.lstrip("/")))
+    seen: dict[Path, str] = {}
+    for program in filter(Path.is_file, programs):
+        if program.resolve() not in seen:
+            version = _ask_version(program)
+            if version is not None and version >= MIN_JAVA:
+                return Java(program.resolve().parent.parent, version)
+            seen[program.resolve()] = f"{program} is version {version}" if version else f"{program} does not run"
+    found = "; ".join(seen.values()) or "none, neither in JAVA_HOME, on PATH nor in the usual places"
     raise MissingDependency(
         f"Spark needs Java {MIN_JAVA} or newer; found: {found}. {install_advice(platform.system())}",
-        found=tuple(seen),
+        found=tuple(seen.values()),
     )
 
 
@@ -75,20 +81,6 @@ def install_advice(system: str) -> str:
             "`sudo dnf install -y java-17-openjdk-headless` (Fedora, RHEL)."
         )
     return "Install a build from https://adoptium.net and set JAVA_HOME to its folder."
-
-
-def _candidates(java_home: str | None, on_path: str | None, patterns: Sequence[str]) -> Iterator[Path]:
-    """Yield the programs to try that exist, best first, without repetition."""
-    places = [Path(java_home) / "bin" / "java"] if java_home else []
-    if on_path:
-        places.append(Path(on_path))
-    for pattern in patterns:
-        places.extend(sorted(Path("/").glob(pattern.lstrip("/"))))
-    seen: set[Path] = set()
-    for place in places:
-        if place.is_file() and place.resolve() not in seen:
-            seen.add(place.resolve())
-            yield place
 
 
 def _ask_version(program: Path) -> int | None:

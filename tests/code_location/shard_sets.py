@@ -12,8 +12,7 @@ import pyarrow as pa
 from smalti.catalog import Draft, Manifest, new_write_id, publish
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.images import encode_jpeg
-from smalti.spark.prepared.parts import SCHEMA
-from smalti.spark.prepared.table import FILES, PreparedTable, store_files
+from smalti.spark.prepared.table import FILES, SCHEMA, PreparedTable, store_files
 from smalti.storage import Store
 from smalti.writer import ShardUploader
 from smalti_dagster.checks.shards import build_shard_checks

@@ -1,10 +1,10 @@
 """Spark: prepare a folder of images, write any DataFrame as a shard set, and keep a set up to date with its files.
 
-`session` and `tasks` start Spark and run Python on its executors; `columns` translates its types; `writing` is
-`dataframe_to_mds`; `mds` is the data source `format("mds")`; `lineage` identifies a DataFrame's source; `reshard`,
-`image_set` and `added_columns` make new versions that reuse the shards of the last one; `prepared` stores prepared
-images. How columns are stored, and the steps of a write, are in `smalti.writer.tables`. Reading shard sets needs no
-Spark and is in `dataset`. Names are imported on first use, and Spark only when a function that needs it is called. Read
+`session` and `tasks` start Spark and run Python on its executors; `writing` translates types and is `dataframe_to_mds`;
+`mds` is the data source `format("mds")`; `lineage` identifies a DataFrame's source; `reshard`, `image_set` and
+`added_columns` make new versions that reuse the shards of the last one; `prepared` stores prepared images. How columns
+are stored, and the steps of a write, are in `smalti.writer.tables`. Reading shard sets needs no Spark and is in
+`dataset`. Names are imported on first use, and Spark only when a function that needs it is called. Read
 `writing/dataframe.py` first.
 """
 

@@ -8,6 +8,7 @@ Readers of Smalti get the columns joined; MosaicML's reader gets the set without
 which runs in this process or in Spark's tasks, or from a DataFrame with sample ids.
 """
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,19 +28,11 @@ from smalti.catalog.verify import open_checked
 from smalti.errors import SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
-from smalti.spark.columns import plan_table, with_casts
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import (
-    decode_errors,
-    map_in_arrow,
-    quoted,
-    require_frame,
-    require_reach,
-    run_on_rows,
-    run_tasks,
-)
+from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame, run_here, run_on_rows, run_tasks
+from smalti.spark.writing.dataframe import plan_table, with_casts
 from smalti.storage import Store, open_store
-from smalti.writer import UploadOptions
+from smalti.writer import ShardUploader, UploadOptions
 from smalti.writer.tables.attempts import Answers, Attempt, check_owner
 from smalti.writer.tables.columns import TablePlan
 from smalti.writer.tables.plan import WritePlan
@@ -66,12 +59,16 @@ def _write_computed(
     """
     columns, logical = base.schema.columns(), base.logical
 
-    def written(place: int, info: ShardInfo, attempt: Attempt) -> list[Any]:
-        """Write the column shard of a shard, and return the shard's place and the entry."""
+    def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+        """Write the column shards of the shards that a task's rows name."""
         types = parse_logical(logical, columns)
-        uploader = plan.uploader(added, info.partition, _folder(place, attempt))
-        try:
-            with open_checked(plan.store, info) as shard:
+        entries: list[list[Any]] = []
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            (info,) = unpack_shards(row["shard"], where="a shard to add columns to")
+            with (
+                _column_shard(plan, added, info.partition, row["place"], attempt, entries) as uploader,
+                open_checked(plan.store, info) as shard,
+            ):
                 for begin in range(0, info.samples, _BATCH_SAMPLES):
                     numbers = np.arange(begin, min(begin + _BATCH_SAMPLES, info.samples))
                     stored = shard.batch(numbers)
@@ -79,25 +76,28 @@ def _write_computed(
                     _check_values(values, added.names, len(numbers), info)
                     for at in range(len(numbers)):
                         uploader.write({name: values[name][at] for name in added.names})
-            (made,) = uploader.finish()
-        except BaseException:
-            uploader.abort()
-            raise
-        return [place, made.to_json()]
-
-    if spark is None:
-        attempt = Attempt.new(0)
-        return [(attempt, {"shards": [written(place, info, attempt) for place, info in enumerate(base.shards)]})]
-
-    def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
-        """Write the column shards of the shards that a task's rows name."""
-        rows = (row for batch in batches for row in batch.to_pylist())
-        shards = ((row["place"], unpack_shards(row["shard"], where="a shard to add columns to")) for row in rows)
-        return {"shards": [written(place, info, attempt) for place, (info,) in shards]}
+        return {"shards": entries}
 
     rows = [{"place": place, "shard": pack_shards([info])} for place, info in enumerate(base.shards)]
+    if spark is None:
+        return run_here(work, iter([pa.RecordBatch.from_pylist(rows)]))
     num_tasks = min(len(rows), _MAX_TASKS)
     return run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks, store=plan.store)
+
+
+@contextlib.contextmanager
+def _column_shard(
+    plan: WritePlan, schema: Schema, split: str | None, place: int, attempt: Attempt, entries: list[list[Any]]
+) -> Iterator[ShardUploader]:
+    """Yield the writer of the column shard of a shard; at the end, add the shard's place and the entry to `entries`."""
+    uploader = plan.uploader(schema, split, _folder(place, attempt))
+    try:
+        yield uploader
+        (written,) = uploader.finish()
+    except BaseException:
+        uploader.abort()
+        raise
+    entries.append([place, written.to_json()])
 
 
 def _check_values(values: Any, names: Sequence[str], count: int, info: ShardInfo) -> None:
@@ -121,7 +121,6 @@ def _write_keyed(df: "DataFrame", plan: WritePlan, stored: TablePlan, shards: Se
     """
     from pyspark.sql import functions
 
-    require_reach(df.sparkSession, plan.store)
     frame = with_casts(df, stored.casts).select(
         functions.col(SAMPLE_ID).cast("long").alias("sample"),
         *(functions.col(quoted(name)).alias(f"c{place}") for place, name in enumerate(stored.names)),
@@ -131,7 +130,7 @@ def _write_keyed(df: "DataFrame", plan: WritePlan, stored: TablePlan, shards: Se
     placed = map_in_arrow(frame, functools.partial(place_rows, ends), f"place int, {kinds}")
     placed = placed.repartition(min(len(shards), _MAX_TASKS), "place").sortWithinPartitions("place", "sample")
     splits = [info.partition for info in shards]
-    return run_tasks(placed, functools.partial(write_placed, plan, stored, ends, splits))
+    return run_tasks(placed, functools.partial(write_placed, plan, stored, ends, splits), store=plan.store)
 
 
 def place_rows(ends: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -167,20 +166,21 @@ def write_placed(
     entries: list[list[Any]] = []
     for place, parts in itertools.groupby(_by_place(batches), key=lambda found: found[0]):
         following = int(ends[place - 1]) if place else 0
-        uploader = plan.uploader(schema, splits[place], _folder(place, attempt))
-        try:
+        with _column_shard(plan, schema, splits[place], place, attempt, entries) as uploader:
             for _, batch in parts:
-                _check_ids(batch.column("sample").to_numpy(zero_copy_only=False), following)
+                ids = batch.column("sample").to_numpy(zero_copy_only=False)
+                wrong = np.flatnonzero(ids != following + np.arange(len(ids)))
+                if wrong.size:
+                    expected, number = following + int(wrong[0]), int(ids[wrong[0]])
+                    fault = f"{number} has values twice" if number < expected else f"{expected} has no values"
+                    raise SchemaError(
+                        f"sample {fault}: {SAMPLE_ID!r} must name each sample of the set once; nothing was published"
+                    )
                 named = pa.RecordBatch.from_arrays(batch.columns[2:], list(columns.names))
                 uploader.write_batch(columns.prepare(named, first_row=following))
                 following += batch.num_rows
             if following != int(ends[place]):
                 raise SchemaError(f"sample {following} has no values; nothing was published")
-            (written,) = uploader.finish()
-        except BaseException:
-            uploader.abort()
-            raise
-        entries.append([place, written.to_json()])
     return {"shards": entries}
 
 
@@ -192,14 +192,6 @@ def _by_place(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Recor
         for begin, end in itertools.pairwise(cuts):
             if end > begin:
                 yield int(places[begin]), batch.slice(begin, end - begin)
-
-
-def _check_ids(ids: Any, following: int) -> None:
-    wrong = np.flatnonzero(ids != following + np.arange(len(ids)))
-    if wrong.size:
-        expected, number = following + int(wrong[0]), int(ids[wrong[0]])
-        what = f"sample {number} has values twice" if number < expected else f"sample {expected} has no values"
-        raise SchemaError(f"{what}: {SAMPLE_ID!r} must name each sample of the set once; nothing was published")
 
 
 def _folder(place: int, attempt: Attempt) -> str:
@@ -246,7 +238,14 @@ def add_columns(
     if not callable(values):
         require_frame(values, "`values`, where it is no function,")
     store = open_store(out, storage_options)
-    base = _base(store, columns)
+    base = _newest(store)
+    existing = {*base.schema.names, *(name for entry in columns_of(base.sidecars) for name in entry.columns)}
+    taken = [name for name in columns if name in existing]
+    if taken or not columns:
+        what = f"{store.url} has a column {taken[0]!r} already" if taken else "`columns` names no column"
+        raise SchemaError(f"{what}; the columns of version {base.version} are {', '.join(sorted(existing))}")
+    if any(shard.samples == 0 for shard in base.shards):
+        raise SchemaError(f"version {base.version} of {store.url} has an empty shard, to which columns cannot be added")
     write_id = new_write_id()
     plan = WritePlan(store, write_id, ShardOptions(compression, tuple(hashes), None), uploads=UploadOptions())
     logical: Mapping[str, Any] = {}
@@ -323,19 +322,6 @@ def _newest(store: Store) -> Manifest:
     if header is None:
         raise StoreNotFound(f"{store.url} holds no version of a shard set; check the address", url=store.url)
     return load_manifest(store, version=header.version)
-
-
-def _base(store: Store, columns: Mapping[str, str | None]) -> Manifest:
-    """Return the newest version, after checking that these columns can be added to it."""
-    base = _newest(store)
-    existing = {*base.schema.names, *(name for entry in columns_of(base.sidecars) for name in entry.columns)}
-    taken = [name for name in columns if name in existing]
-    if taken or not columns:
-        what = f"{store.url} has a column {taken[0]!r} already" if taken else "`columns` names no column"
-        raise SchemaError(f"{what}; the columns of version {base.version} are {', '.join(sorted(existing))}")
-    if any(shard.samples == 0 for shard in base.shards):
-        raise SchemaError(f"version {base.version} of {store.url} has an empty shard, to which columns cannot be added")
-    return base
 
 
 def _in_order(answers: Answers, shards: Sequence[ShardInfo]) -> tuple[ShardInfo, ...]:

@@ -9,7 +9,6 @@ A bad image is a row whose `error` has the reason, so that one pass both writes 
 the policy for such rows as metadata; `dataframe_to_mds`, which consumes the frame, follows it.
 """
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +26,7 @@ from smalti.images import prepare_jpeg
 from smalti.images.header import ImageHeader, probe_image
 from smalti.sources.contents import read_contents
 from smalti.sources.image_folder import ImageFolder, place_key, split_files
-from smalti.spark.tasks import make_frame, map_in_arrow, select_columns
+from smalti.spark.tasks import BatchTask, make_frame, map_in_arrow, select_columns
 from smalti.storage import Store, open_store
 from smalti.writer.tables.plan import ERROR, require
 
@@ -52,28 +51,23 @@ _BATCH_ROWS = 256
 SOURCE_SIZE = ("source_width", "source_height")
 """Columns with the sides of the file's own image, upright, in pixels; `prepare_images` itself leaves them out."""
 
-_INVENTORY = pa.schema(
-    [
-        ("place", pa.int64()),
-        ("path", pa.string()),
-        ("label", pa.int32()),
-        ("class_name", pa.string()),
-        ("split", pa.string()),
-        ("num_bytes", pa.int64()),
-    ]
-)
+_INVENTORY = {
+    "place": pa.int64(),
+    "path": pa.string(),
+    "label": pa.int32(),
+    "class_name": pa.string(),
+    "split": pa.string(),
+    "num_bytes": pa.int64(),
+}
 _PREPARED = pa.schema(
-    [
-        ("image", pa.binary()),
-        ("label", pa.int32()),
-        ("class_name", pa.string()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("split", pa.string()),
-        ("path", pa.string()),
-        *((name, pa.int32()) for name in SOURCE_SIZE),
-        ("error", pa.string()),
-    ]
+    {
+        "image": pa.binary(),
+        **{name: _INVENTORY[name] for name in ("label", "class_name")},
+        **dict.fromkeys(("width", "height"), pa.int32()),
+        **{name: _INVENTORY[name] for name in ("split", "path")},
+        **dict.fromkeys(SOURCE_SIZE, pa.int32()),
+        "error": pa.string(),
+    }
 )
 
 
@@ -184,35 +178,27 @@ def spark_schema(names: Iterable[str], *, on_bad_image: str = "fail", encoding: 
     )
 
 
-def policy_of(schema: "StructType") -> str | None:
-    """Return `fail` or `skip` if these are the columns of `prepare_images`, else None.
+def policy_and_columns(schema: "StructType") -> tuple[str | None, dict[str, str | None] | None]:
+    """Return what the metadata say of the columns of `prepare_images`; None and None for frames of other origin.
+
+    Returns:
+        The policy for bad images, `fail` or `skip`; and the columns to store by default, with their encodings: all but
+        `error`, the image in the encoding of its files.
 
     Raises:
         SchemaError: The column `path`, which names bad images, was dropped.
     """
-    names = schema.fieldNames()
-    found = (schema["error"].metadata or {}).get(POLICY) if "error" in names else None
-    if found is None:
-        return None
-    if "path" not in names:
+    known = {field.name: field.metadata or {} for field in schema.fields}
+    policy = known.get(ERROR, {}).get(POLICY)
+    if policy is None:
+        return None, None
+    if "path" not in known:
         raise SchemaError(
             "a frame of prepare_images keeps its columns `path` and `error` until it is written", column="path"
         )
-    return str(found)
-
-
-def default_columns(schema: "StructType", policy: str | None) -> dict[str, str | None] | None:
-    """Return the columns to store by default, with their encodings: all but `error`; the image in that of its files.
-
-    None, which stands for all columns, for frames of other origin, whose policy is None.
-    """
-    if policy is None:
-        return None
-    encodings = {field.name: (field.metadata or {}).get(ENCODING) for field in schema.fields}
-    encodings.setdefault("image", None)
-    return {
-        name: encoding or ("jpeg" if name == "image" else None) for name, encoding in encodings.items() if name != ERROR
-    }
+    encodings = {name: metadata.get(ENCODING) for name, metadata in known.items() if name != ERROR}
+    encodings["image"] = encodings.get("image") or "jpeg"
+    return str(policy), encodings
 
 
 def splits_of(folder: ImageFolder, options: PrepareOptions) -> dict[str, str]:
@@ -230,23 +216,18 @@ def _inventory(folder: ImageFolder, options: PrepareOptions, only: Collection[st
     splits, wanted = splits_of(folder, options), None if only is None else set(only)
     chosen = (file for file in folder.files if wanted is None or file.path in wanted)
     files = sorted(chosen, key=lambda file: place_key(file.path, options.seed + 1))
-    columns = [
-        range(len(files)),
-        [file.path for file in files],
-        [file.label for file in files],
-        [folder.classes[file.label] for file in files],
-        [splits[file.path] for file in files],
-        [file.num_bytes for file in files],
-    ]
-    return pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, _INVENTORY, strict=True)], _INVENTORY
-    )
+    columns = {
+        "place": range(len(files)),
+        "path": [file.path for file in files],
+        "label": [file.label for file in files],
+        "class_name": [folder.classes[file.label] for file in files],
+        "split": [splits[file.path] for file in files],
+        "num_bytes": [file.num_bytes for file in files],
+    }
+    return pa.table({name: pa.array(values, _INVENTORY[name]) for name, values in columns.items()})
 
 
-Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-def _prepare_task(folder: ImageFolder, options: PrepareOptions) -> Task:
+def _prepare_task(folder: ImageFolder, options: PrepareOptions) -> BatchTask:
     """Return the function that runs on executors; store and options are pickled with it, the inventory is not."""
     store = open_store(folder.source, folder.storage_options)
     if options.size is None:
@@ -270,23 +251,21 @@ def _keep_files(store: Store, encoding: str, batches: Iterator[pa.RecordBatch]) 
     for batch in batches:
         begin = 0
         for contents in read_contents(store, batch.column("path").to_pylist()):
-            yield _keep(contents, batch.slice(begin, len(contents)), check)
+            files = batch.slice(begin, len(contents))
             begin += len(contents)
-
-
-def _keep(contents: pa.Array, files: pa.RecordBatch, check: Callable[[bytes], None] | None) -> pa.RecordBatch:
-    listed = zip(contents.to_pylist(), files.column("num_bytes").to_pylist(), strict=True)
-    headers = [_header_of(data, num_bytes, check) for data, num_bytes in listed]
-    errors = pa.array([each if isinstance(each, str) else None for each in headers], pa.string())
-    width, height = (
-        pa.array([None if isinstance(each, str) else getattr(each, side) for each in headers], pa.int32())
-        for side in ("width", "height")
-    )
-    images = contents if errors.null_count == len(errors) else pc.if_else(errors.is_null(), contents, None)
-    found = {"image": images, "width": width, "height": height, "error": errors}
-    found |= dict(zip(SOURCE_SIZE, (width, height), strict=True))
-    columns = [found.get(name, files.column(name) if name in files.schema.names else None) for name in _PREPARED.names]
-    return pa.RecordBatch.from_arrays(columns, schema=_PREPARED)
+            listed = zip(contents.to_pylist(), files.column("num_bytes").to_pylist(), strict=True)
+            headers = [_header_of(data, num_bytes, check) for data, num_bytes in listed]
+            errors = pa.array([header if isinstance(header, str) else None for header in headers], pa.string())
+            sides = (
+                pa.array([None if isinstance(header, str) else getattr(header, side) for header in headers], pa.int32())
+                for side in ("width", "height")
+            )
+            images = contents if errors.null_count == len(errors) else pc.if_else(errors.is_null(), contents, None)
+            columns = dict(zip(files.schema.names, files.columns, strict=True))
+            columns |= {"image": images, "error": errors}
+            for name, source_name, side in zip(("width", "height"), SOURCE_SIZE, sides, strict=True):
+                columns[name] = columns[source_name] = side
+            yield pa.RecordBatch.from_arrays([columns[name] for name in _PREPARED.names], schema=_PREPARED)
 
 
 def _header_of(data: bytes, num_bytes: int, check: Callable[[bytes], None] | None) -> ImageHeader | str:
@@ -358,16 +337,15 @@ def require_size(options: PrepareOptions) -> int:
 
 def _batched(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
     """Yield the rows as Arrow batches of bounded size."""
-    while True:
-        part: list[dict[str, Any]] = []
-        num_bytes = 0
-        for row in itertools.islice(rows, _BATCH_ROWS):
-            part.append(row)
-            num_bytes += len(row["image"] or b"")
-            if num_bytes >= _BATCH_BYTES:
-                break
-        if not part:
-            return
+    part: list[dict[str, Any]] = []
+    num_bytes = 0
+    for row in rows:
+        part.append(row)
+        num_bytes += len(row["image"] or b"")
+        if num_bytes >= _BATCH_BYTES or len(part) == _BATCH_ROWS:
+            yield pa.RecordBatch.from_pylist(part, _PREPARED)
+            part, num_bytes = [], 0
+    if part:
         yield pa.RecordBatch.from_pylist(part, _PREPARED)
 
 

@@ -11,12 +11,11 @@ to no file: the new version does not have them, and their shards are not read. W
 version has no list of files, all files are converted.
 """
 
-import base64
 import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,40 +24,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smalti.catalog import Draft, Manifest, load_manifest, new_write_id, publish
+from smalti.catalog import Draft, Manifest, load_manifest, new_write_id, publish, sidecars
 from smalti.catalog.erasures import erased_paths
-from smalti.catalog.header import Header, read_header
+from smalti.catalog.header import read_header
 from smalti.catalog.manifest import check_json, row_hash_text
 from smalti.catalog.publishing import check_target, replace_content
 from smalti.catalog.retention import markers
-from smalti.catalog.sidecars import (
-    SampleRun,
-    SourceRecord,
-    SourceTable,
-    columns_of,
-    ipc_file,
-    read_source_record,
-    sources_of,
-    split_runs,
-    store_sources,
-)
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
 from smalti.errors import ArgumentError, CatalogError, SchemaError
 from smalti.format import ShardInfo
 from smalti.format.sizes import parse_size_limit
-from smalti.spark.tasks import LocalFrame, require_reach, run_here, run_on_rows, run_tasks
+from smalti.spark.tasks import LocalFrame, run_here, run_on_rows, run_tasks
 from smalti.spark.writing.dataframe import join_on_executors, plan_frame, select_inputs
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
 from smalti.writer.tables.attempts import Answers, Attempt
-from smalti.writer.tables.packing import (
-    Packed,
-    collect_parts,
-    delete_all,
-    find_runs,
-    join_runs,
-)
+from smalti.writer.tables.packing import Packed, collect_parts, delete_all, find_runs, join_runs
 from smalti.writer.tables.plan import InputRows, OutputColumns, WriteOptions, WritePlan
 from smalti.writer.tables.task import by_split, write_shards
 
@@ -85,28 +67,6 @@ class SourceFile:
     """Name of the file, as in the path column of its rows."""
     fingerprint: str
     """Text that changes with its rows: size and time or ETag, and everything else they depend on, such as its label."""
-
-
-@dataclass(frozen=True)
-class _Base:
-    """The version on which the new one is based, and its source files, as far as they may be reused."""
-
-    manifest: Manifest | None = None
-    """Manifest of the version; None if there is no set yet."""
-    header: Header | None = None
-    """Header of the version, with the record of samples that were deleted."""
-    is_listed: bool = False
-    """True if it has a list of its files, made by the same recipe."""
-    sources: SourceTable = field(default_factory=lambda: SourceTable({}, {}))
-    """Source files of its rows, apart from appended rows; empty if they are not listed."""
-    row_hash: str = row_hash_text(0)
-    """Row hash of the samples of these files; empty if unknown."""
-
-    def holds(self, fingerprints: Mapping[str, str]) -> bool:
-        """Return whether the version has the rows of exactly these files."""
-        if self.manifest is None or not self.is_listed or self.sources.fingerprints != fingerprints:
-            return False
-        return all(map(self.sources.covers, self.manifest.shards))
 
 
 def reshard_files(  # noqa: PLR0913  these names are the documented interface
@@ -187,18 +147,8 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
     fingerprints = {file.path: file.fingerprint for file in files}
     if len(fingerprints) != len(files):
         raise ArgumentError(f"`files` names {len(files) - len(fingerprints)} paths more than once")
-    digest = _digest_of(recipe, path_column, options)
-    base = _find_base(store, digest)
-    if base.manifest is not None and base.holds(fingerprints):
-        return base.manifest
-    return _Resharding(store, options, path_column, digest, base, fingerprints).run(spark, prepare, erased)
-
-
-def _digest_of(recipe: Any, path_column: str, options: WriteOptions) -> str:
-    """Return a digest of everything that decides how files become rows and shards; another one converts all files."""
-    names = ("columns", "nulls", "compression", "hashes", "size_limit", "partition_by")
-    facts = [_RECIPE_VERSION, recipe, path_column, {name: repr(getattr(options, name)) for name in names}]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    resharding = _Resharding(store, options, path_column, recipe, fingerprints)
+    return resharding.unchanged or resharding.run(spark, prepare, erased)
 
 
 def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, path_column: str) -> Answers:
@@ -206,30 +156,7 @@ def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, path_col
     work = functools.partial(convert_files, plan, path_column)
     if isinstance(frame, LocalFrame):
         return run_here(work, (batch.select(list(plan.input.names)) for batch in frame.batches))
-    require_reach(frame.sparkSession, plan.store)
-    return run_tasks(select_inputs(frame, plan.input), work)
-
-
-def _find_base(store: Store, recipe: str) -> _Base:
-    """Return the newest version, and its source files if `recipe` is the digest by which it was made."""
-    header = check_target(store, "overwrite").header
-    if header is None:
-        return _Base()
-    added = [name for entry in columns_of(header.sidecars) for name in entry.columns]
-    if added:
-        raise SchemaError(
-            f"cannot re-shard version {header.version} of {store.url}: its columns {', '.join(map(repr, added))} were "
-            "added beside the shards. Take them out with `drop_columns`, re-shard, and add them again",
-            columns=added,
-        )
-    manifest, entry = load_manifest(store, version=header.version), sources_of(header.sidecars)
-    if entry is None or entry.get("recipe") != recipe:
-        return _Base(manifest, header)
-    listed = read_source_record(store, entry, manifest.shards)
-    row_hash = listed.row_hash
-    if row_hash is None:
-        row_hash = manifest.row_hash if all(map(listed.table.covers, manifest.shards)) else ""
-    return _Base(manifest, header, is_listed=True, sources=listed.table, row_hash=row_hash)
+    return run_tasks(select_inputs(frame, plan.input), work, store=plan.store)
 
 
 _Surviving = tuple[ShardInfo, list[tuple[int, int]]]
@@ -286,21 +213,61 @@ def _copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: A
     return {"shards": pack_shards(shards), "dropped": row_hash_text(dropped)}
 
 
-@dataclass(frozen=True)
 class _Resharding:
-    """One run of `reshard_files`."""
+    """One run of `reshard_files`, based on the newest version and its source files, as far as they may be reused."""
 
-    store: Store
-    options: WriteOptions
-    path_column: str
-    recipe: str
-    """Digest of everything that decides how files become rows and shards."""
-    base: _Base
-    fingerprints: Mapping[str, str]
+    def __init__(
+        self, store: Store, options: WriteOptions, path_column: str, recipe: Any, fingerprints: Mapping[str, str]
+    ) -> None:
+        """Look at the newest version."""
+        self.store, self.options, self.path_column, self.fingerprints = store, options, path_column, fingerprints
+        names = ("columns", "nulls", "compression", "hashes", "size_limit", "partition_by")
+        facts = [_RECIPE_VERSION, recipe, path_column, {name: repr(getattr(options, name)) for name in names}]
+        self.recipe = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        """Digest of everything that decides how files become rows and shards; another one converts all files."""
+        self.manifest: Manifest | None = None
+        """The newest version; None if there is no set yet."""
+        self.header = check_target(store, "overwrite").header
+        """Its header, with the record of samples that were deleted."""
+        self.is_listed = False
+        """True if it has a list of its files, made by the same recipe."""
+        self.sources = sidecars.SourceTable({}, {})
+        """Source files of its rows, apart from appended rows; empty if they are not listed."""
+        self.row_hash = row_hash_text(0)
+        """Row hash of the samples of these files; empty if unknown."""
+        if self.header is None:
+            return
+        added = [name for entry in sidecars.columns_of(self.header.sidecars) for name in entry.columns]
+        if added:
+            raise SchemaError(
+                f"cannot re-shard version {self.header.version} of {store.url}: its columns "
+                f"{', '.join(map(repr, added))} were added beside the shards. Take them out with `drop_columns`, "
+                "re-shard, and add them again",
+                columns=added,
+            )
+        self.manifest = load_manifest(store, version=self.header.version)
+        entry = sidecars.sources_of(self.header.sidecars)
+        if entry is not None and entry.get("recipe") == self.recipe:
+            listed = sidecars.read_source_record(store, entry, self.manifest.shards)
+            self.is_listed, self.sources = True, listed.table
+            self.row_hash = listed.row_hash or ""
+            if listed.row_hash is None and self._covers_all(self.manifest):
+                self.row_hash = self.manifest.row_hash
+
+    def _covers_all(self, manifest: Manifest) -> bool:
+        """Return whether all samples of the version are of its listed files."""
+        return all(map(self.sources.covers, manifest.shards))
+
+    @property
+    def unchanged(self) -> Manifest | None:
+        """The newest version if it has the rows of exactly these files."""
+        if self.manifest is None or not self.is_listed or self.sources.fingerprints != self.fingerprints:
+            return None
+        return self.manifest if self._covers_all(self.manifest) else None
 
     def run(self, spark: "SparkSession | Start", prepare: Prepare, erased: Erased) -> Manifest:
         """Convert, copy, publish."""
-        before = self.base.sources.fingerprints
+        before = self.sources.fingerprints
         gone = {path for path, mark in before.items() if self.fingerprints.get(path) != mark}
         changed = [path for path, mark in self.fingerprints.items() if before.get(path) != mark]
         fresh = self._without_erased(changed, erased)
@@ -312,40 +279,54 @@ class _Resharding:
         markers.begin(self.store, write_id)
         copied = _copy_surviving(spark, plan, surviving)
         converted = [] if frame is None else _convert_by_tasks(frame, plan, self.path_column)
-        _check_paths(converted, fresh)
+        known = set(fresh)
+        for path in (path for _, answer in converted for _, paths, _ in answer["runs"] for path in paths):
+            if path not in known:
+                raise SchemaError(
+                    f"`prepare` gave rows of {path!r}, which is not one of the requested files; nothing was published",
+                    path=path,
+                )
         # By split, first copied, then converted ones.
         appended = (replace(part, task=part.task + len(copied)) for part in collect_parts(converted))
         parts = sorted([*collect_parts(copied), *appended], key=lambda part: (part.split or "", part.task))
         if output.schema is None or not (parts or kept):
             raise SchemaError("no file has a row; nothing was published")
-        logical = self.base.manifest.logical if frame is None and self.base.manifest is not None else output.logical
         joins = find_runs(parts)
         packed = Packed(parts, joins, join_runs(plan, joins, join_on_executors(spark)))
+        row_hash = ""
+        if self.row_hash:
+            dropped = sum(int(answer["dropped"], 16) for _, answer in copied)
+            added = sum(int(answer["row_hash"], 16) for _, answer in converted)
+            row_hash = row_hash_text(int(self.row_hash, 16) - dropped + added)
         runs = self._runs(gone, kept, surviving, converted, packed.shards)
-        sources = SourceRecord(SourceTable(self.fingerprints, runs), self.recipe, self._row_hash(copied, converted))
+        sources = sidecars.SourceRecord(sidecars.SourceTable(self.fingerprints, runs), self.recipe, row_hash)
+        digest = hashlib.sha256()
+        for path, mark in sorted(self.fingerprints.items()):
+            digest.update(f"{path}\0{mark}\n".encode("utf-8", "surrogateescape"))
+        source = {"format": "files", "files": len(self.fingerprints), "digest": digest.hexdigest()}
         draft = Draft(
             write_id,
             output.schema,
             sorted([*kept, *packed.shards], key=lambda shard: shard.partition or ""),
-            lineage={**_lineage(self.fingerprints), **dict(self.options.lineage or {})},
+            lineage={"sources": [source], **dict(self.options.lineage or {})},
             metadata=dict(self.options.metadata or {}),
-            logical=dict(logical),
-            row_hash=sources.row_hash or "",
-            sidecars=(store_sources(self.store, sources, write_id),),
+            logical=dict(self.manifest.logical if frame is None and self.manifest is not None else output.logical),
+            row_hash=row_hash,
+            sidecars=(sidecars.store_sources(self.store, sources, write_id),),
         )
-        if self.base.manifest is None:
+        if self.manifest is None:
             manifest = publish(self.store, draft, mode="create")
         else:
-            manifest = publish_from(self.store, self.base.manifest, draft, operation="overwrite")
+            manifest = publish_from(self.store, self.manifest, draft, operation="overwrite")
         delete_all(self.store, packed.unused_keys())
         markers.end(self.store, write_id)
         return manifest
 
     def _without_erased(self, changed: list[str], erased: Erased) -> list[str]:
         """Return the files to convert: samples of some may have been deleted, and must not come back unnoticed."""
-        if erased == "convert" or self.base.header is None:
+        if erased == "convert" or self.header is None:
             return changed
-        found = erased_paths(self.store, self.base.header, changed)
+        found = erased_paths(self.store, self.header, changed)
         if found and erased == "refuse":
             shown = ", ".join(found[:MAX_PATHS_IN_ERROR]) + (", ..." if len(found) > MAX_PATHS_IN_ERROR else "")
             raise CatalogError(
@@ -359,18 +340,26 @@ class _Resharding:
         return [path for path in changed if path not in skipped]
 
     def _divide(self, gone: set[str]) -> tuple[list[ShardInfo], list[_Surviving]]:
-        """Return the shards to keep, and those of which some samples are copied; nothing if the files are unknown."""
-        sources, runs = self.base.sources, self.base.sources.runs
-        shards = [] if self.base.manifest is None else list(filter(sources.covers, self.base.manifest.shards))
-        touched = sources.shards_with(gone)
-        touched |= _small(shards, touched, parse_size_limit(self.options.size_limit))
+        """Return the shards to keep, and those of which some samples are copied; nothing if the files are unknown.
+
+        If a split has many small shards, they are copied into full ones: every call may leave small ones.
+        """
+        limit = parse_size_limit(self.options.size_limit)
+        shards = [] if self.manifest is None else list(filter(self.sources.covers, self.manifest.shards))
+        touched = self.sources.shards_with(gone)
+        small: dict[str | None, list[str]] = {}
+        for shard in shards:
+            is_small = limit is not None and shard.raw.num_bytes < limit // _SMALL_SHARE
+            if is_small and shard.raw.basename not in touched:
+                small.setdefault(shard.partition, []).append(shard.raw.basename)
+        touched = touched.union(*(names for names in small.values() if len(names) > _MAX_SMALL_SHARDS))
         kept = [shard for shard in shards if shard.raw.basename not in touched]
         replaced = [shard for shard in shards if shard.raw.basename in touched]
-        return kept, [(shard, _ranges(runs[shard.raw.basename], gone)) for shard in replaced]
+        return kept, [(shard, _ranges(self.sources.runs[shard.raw.basename], gone)) for shard in replaced]
 
     def _columns(self, frame: "DataFrame | LocalFrame | None") -> tuple[InputRows, OutputColumns]:
         """Return the columns of the frame, and those that are stored of them, which are those of the last version."""
-        base = self.base.manifest if self.base.is_listed else None
+        base = self.manifest if self.is_listed else None
         if frame is None:
             return InputRows(()), OutputColumns(None if base is None else base.schema)
         rows, output = plan_frame(frame.schema, self.options)
@@ -395,84 +384,52 @@ class _Resharding:
         surviving: Sequence[_Surviving],
         converted: Answers,
         shards: Sequence[ShardInfo],
-    ) -> dict[str, list[SampleRun]]:
+    ) -> dict[str, list[sidecars.SampleRun]]:
         """Return the runs of rows of each file in each shard of the new version."""
-        before = self.base.sources.runs
+        before = self.sources.runs
         found = {shard.raw.basename: list(before[shard.raw.basename]) for shard in kept}
         for split in sorted({shard.partition for shard in shards}, key=str):
             touched = (before[info.raw.basename] for info, _ in surviving if info.partition == split)
             copied = ((run for run in runs if run.path not in gone) for runs in touched)
-            fresh = (_unpack_runs(text) for _, answer in converted for of, text in answer["runs"] if of == split)
+            fresh = (
+                map(sidecars.SampleRun, *own) for _, answer in converted for of, *own in answer["runs"] if of == split
+            )
             own = [shard for shard in shards if shard.partition == split]
-            found |= split_runs(chain(*copied, *fresh), own)
+            found |= sidecars.split_runs(chain(*copied, *fresh), own)
         return found
-
-    def _row_hash(self, copied: Sequence[Any], converted: Sequence[Any]) -> str:
-        added = sum(int(answer["row_hash"], 16) for _, answer in converted)
-        if not self.base.row_hash:
-            return ""
-        dropped = sum(int(answer["dropped"], 16) for _, answer in copied)
-        return row_hash_text(int(self.base.row_hash, 16) - dropped + added)
-
-
-def _lineage(fingerprints: Mapping[str, str]) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    for path, mark in sorted(fingerprints.items()):
-        digest.update(f"{path}\0{mark}\n".encode("utf-8", "surrogateescape"))
-    return {"sources": [{"format": "files", "files": len(fingerprints), "digest": digest.hexdigest()}]}
 
 
 def convert_files(
     plan: WritePlan, path_column: str, batches: Iterator[pa.RecordBatch], attempt: Attempt
 ) -> dict[str, Any]:
-    """Write the rows of a partition as `write_shards` does, and answer with the files of the rows too, by split."""
-    runs: dict[str | None, list[pa.RecordBatch]] = {}
+    """Write the rows of a partition as `write_shards` does, and answer with the runs of rows of one file too.
+
+    They are lists of paths and of numbers of rows, by split.
+    """
+    runs: dict[str | None, tuple[list[str], list[int]]] = {}
 
     def recorded() -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for usable in plan.input.usable(iter([batch])):
                 for split, part in by_split(usable, plan.input.partition_by):
-                    runs.setdefault(split, []).append(_path_runs(part.column(path_column)))
+                    values = part.column(path_column)
+                    if values.null_count or not (
+                        pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+                    ):
+                        raise SchemaError(
+                            f"the path column must hold the file of every row, as text; found {values.type} or a null"
+                        )
+                    encoded = pc.run_end_encode(values.cast(pa.string()), pa.int64())
+                    paths, rows = runs.setdefault(split, ([], []))
+                    paths += encoded.values.to_pylist()
+                    rows += np.diff(encoded.run_ends.to_numpy(), prepend=0).tolist()
             yield batch
 
     answer = write_shards(plan, recorded(), attempt)
-    packed = [[split, base64.b64encode(ipc_file(pa.Table.from_batches(own))).decode()] for split, own in runs.items()]
-    return {**answer, "runs": packed}
+    return {**answer, "runs": [[split, *own] for split, own in runs.items()]}
 
 
-def _path_runs(paths: "pa.Array[Any]") -> pa.RecordBatch:
-    """Return the files of rows, by the values of their path column, as runs of rows of one file."""
-    if paths.null_count or not (pa.types.is_string(paths.type) or pa.types.is_large_string(paths.type)):
-        raise SchemaError(f"the path column must hold the file of every row, as text; found {paths.type} or a null")
-    runs = pc.run_end_encode(paths.cast(pa.string()), pa.int64())
-    rows = np.diff(runs.run_ends.to_numpy(), prepend=0)
-    return pa.RecordBatch.from_arrays([runs.values, pa.array(rows)], ["path", "rows"])
-
-
-def _check_paths(converted: Answers, requested: Sequence[str]) -> None:
-    known = set(requested)
-    for _, answer in converted:
-        for run in chain.from_iterable(_unpack_runs(text) for _, text in answer["runs"]):
-            if run.path not in known:
-                raise SchemaError(
-                    f"`prepare` gave rows of {run.path!r}, which is not one of the requested files; nothing was "
-                    "published",
-                    path=run.path,
-                )
-
-
-def _small(shards: Sequence[ShardInfo], touched: set[str], limit: int | None) -> set[str]:
-    """Return small shards that are copied into full ones, if there are many: every call may leave small ones."""
-    if limit is None:
-        return set()
-    found: dict[str | None, list[str]] = {}
-    for shard in shards:
-        if shard.raw.num_bytes < limit // _SMALL_SHARE and shard.raw.basename not in touched:
-            found.setdefault(shard.partition, []).append(shard.raw.basename)
-    return {name for names in found.values() if len(names) > _MAX_SMALL_SHARDS for name in names}
-
-
-def _ranges(runs: Sequence[SampleRun], gone: set[str]) -> list[tuple[int, int]]:
+def _ranges(runs: Sequence[sidecars.SampleRun], gone: set[str]) -> list[tuple[int, int]]:
     """Return the samples of a shard that are of none of these files, as ascending half-open ranges."""
     ranges: list[tuple[int, int]] = []
     end = 0
@@ -485,12 +442,6 @@ def _ranges(runs: Sequence[SampleRun], gone: set[str]) -> list[tuple[int, int]]:
         else:
             ranges.append((begin, end))
     return ranges
-
-
-def _unpack_runs(text: str) -> Iterator[SampleRun]:
-    """Yield the runs of a text in the answer of `convert_files`."""
-    table = pa.ipc.open_file(pa.py_buffer(base64.b64decode(text))).read_all()
-    return map(SampleRun, table.column("path").to_pylist(), table.column("rows").to_pylist())
 
 
 def publish_from(store: Store, base: Manifest, draft: Draft, *, operation: str) -> Manifest:

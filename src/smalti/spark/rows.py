@@ -193,11 +193,8 @@ def by_split(function: Transform | Callable[[Any], Any], column: str) -> Transfo
     iterators of batches is returned as it is: it gets the column, and has to give it.
     """
     given = as_transform(function)
-    if given.form == "arrow":
-        return Transform(functools.partial(_arrow_by_split, given.function, column), "arrow")
-    if given.form == "pandas":
-        return Transform(functools.partial(_pandas_by_split, given.function, column), "pandas")
-    return given
+    by_form = {"arrow": _arrow_by_split, "pandas": _pandas_by_split}.get(given.form)
+    return given if by_form is None else Transform(functools.partial(by_form, given.function, column), given.form)
 
 
 def _arrow_by_split(function: Callable[[Any], Any], column: str, batch: pa.RecordBatch) -> pa.Table:
@@ -306,8 +303,18 @@ def ship_function(session: "SparkSession", function: Callable[..., Any]) -> list
         return []
     from pyspark import cloudpickle
 
-    known = cloudpickle.list_registry_pickle_by_value()
-    modules = [each for each in _beside(function.__module__) if each.__name__ not in known]
+    paths = sysconfig.get_paths()
+    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed += [*site.getsitepackages(), site.getusersitepackages()]
+    folder = _folder_of(sys.modules[function.__module__.partition(".")[0]])
+    if folder is None or any(folder.is_relative_to(Path(place).resolve()) for place in installed):
+        return []
+    left_out = {"__main__", "smalti", *cloudpickle.list_registry_pickle_by_value()}
+    modules = [
+        module
+        for name, module in sorted(sys.modules.items())
+        if "." not in name and name not in left_out and _folder_of(module) == folder
+    ]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -317,21 +324,6 @@ def ship_function(session: "SparkSession", function: Callable[..., Any]) -> list
             cloudpickle.unregister_pickle_by_value(module)
         return []
     return [module.__name__ for module in modules]
-
-
-def _beside(name: str) -> list[ModuleType]:
-    """Return the top-level modules that lie beside the one of this name; none if it is installed or has no file."""
-    paths = sysconfig.get_paths()
-    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    installed += [*site.getsitepackages(), site.getusersitepackages()]
-    folder = _folder_of(sys.modules[name.partition(".")[0]])
-    if folder is None or any(folder.is_relative_to(Path(place).resolve()) for place in installed):
-        return []
-    return [
-        module
-        for name, module in sorted(sys.modules.items())
-        if "." not in name and name not in ("__main__", "smalti") and _folder_of(module) == folder
-    ]
 
 
 def _folder_of(module: ModuleType) -> Path | None:

@@ -9,11 +9,10 @@ Names of settings: hadoop-aws (https://hadoop.apache.org/docs/stable/hadoop-aws/
 (https://github.com/GoogleCloudDataproc/hadoop-connectors/blob/master/gcs/CONFIGURATION.md).
 """
 
-import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -36,8 +35,8 @@ ARROW_BATCHES = {
 """Limits of the Arrow batches between the JVM and Python. Spark's default of 10,000 rows and 64 MiB is twice as slow
 for 15 KB images (0.9 s against 0.4 s for 300 MB, two cores); releases before 4 have only the limit of rows."""
 SMALL_FILES = {"spark.sql.files.openCostInBytes": "65536"}
-"""Bytes that Spark adds to the size of each file of `binaryFile` when it divides files among tasks. The default of 4 MiB
-makes a task of 30 photos, and takes three times as long (3,000 files of 41 KB, two cores)."""
+"""Bytes that Spark adds to the size of each file of `binaryFile` when it divides files among tasks. With its default of
+4 MiB, 30 photos are a task, and a write takes three times as long (3,000 files of 41 KB, two cores)."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,16 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
     variables = {"JAVA_HOME": str(java.home)}
     if options.is_local:
         variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    with _environment(variables):
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)  # while the JVM starts: its launcher reads these settings nowhere else
+    try:
         return builder.getOrCreate()
+    finally:
+        for name, earlier in before.items():
+            if earlier is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = earlier
 
 
 def forget_ended_java() -> None:
@@ -141,21 +148,6 @@ def _quiet_conf(options: SparkOptions) -> dict[str, str]:
         # for example, would end the whole JVM (exit status 56) ten minutes later, in the middle of another job.
         conf["spark.executor.heartbeat.maxFailures"] = str(2**31 - 1)
     return conf
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables while the JVM starts; its launcher reads these settings nowhere else."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 _S3A_PROVIDERS = "org.apache.hadoop.fs.s3a."

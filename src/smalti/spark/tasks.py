@@ -25,7 +25,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -78,8 +78,8 @@ _BEFORE_START = "before the session is started; `smalti.spark.build_session()` d
 _ADVICE = f"install 'smalti[spark]' on every machine, or set PYSPARK_PYTHON to a Python that has it, {_BEFORE_START}"
 _Fact = str | int | float | bool | None
 _MAX_MESSAGE = 16_000  # characters; Spark Connect truncates longer error texts
-_Batch = TypeVar("_Batch")
-_Result = TypeVar("_Result")
+BatchTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function that makes batches of those of one partition, in a task."""
 _ANSWER = pa.schema([("task", pa.int32()), ("attempt", pa.string()), ("answer", pa.string())])
 _ANSWER_FOR_SPARK = "task int, attempt string, answer string"
 _BINARY_FILES = re.compile(r"^[\s:+|-]*Relation \[.*\] binaryFile$", re.MULTILINE)
@@ -113,13 +113,11 @@ class EncodedError(RuntimeError):
     """A task's error, encoded for its way through Spark; `decode_errors` decodes it."""
 
 
-def encode_errors(
-    task: Callable[[Iterator[_Batch]], Iterator[_Result]],
-) -> Callable[[Iterator[_Batch]], Iterator[_Result]]:
+def encode_errors(task: Callable[[Iterator[Any]], Iterator[Any]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return the task with every `SmaltiError` that it raises encoded for its way to the driver."""
 
     @functools.wraps(task)
-    def run(batches: Iterator[_Batch]) -> Iterator[_Result]:
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
         try:
             yield from task(batches)
         except SmaltiError as error:
@@ -224,26 +222,48 @@ def decode_error(text: str) -> SmaltiError | None:
     return kind(message, **facts)  # type: ignore[no-any-return]  # kind is a subclass of SmaltiError
 
 
-def run_tasks(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
+def run_tasks(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False, store: Store | None = None) -> Answers:
     """Run `work` once per partition, and return its answers (JSON) in order of the partitions; blocks until all are in.
 
-    With `as_pandas`, `work` gets pandas DataFrames, as Spark makes them, instead of Arrow batches. If a Python function
-    makes the rows of the frame (`map_in_arrow`, `record_recipe`), it runs in the same task as `work`, and its batches
-    do not pass through the JVM.
+    If a Python function makes the rows of the frame (`map_in_arrow`), it runs in the same task as `work`, and its
+    batches do not pass through the JVM.
+
+    Args:
+        df: The rows.
+        work: What each task does.
+        as_pandas: True gives `work` pandas DataFrames, as Spark makes them, instead of Arrow batches.
+        store: Store that the tasks write to: that they can is checked first.
 
     Raises:
         SmaltiError: What `work` raised on an executor, with its type; or a task answered twice.
+        StoreError, MissingDependency: As for `require_reach`.
     """
+    if store is not None:
+        require_reach(df.sparkSession, store)
     use_driver_python(df.sparkSession)
-    recipe = None if as_pandas else recipe_of(df)
-    if recipe is None:
-        return _collect_answers(df, work, as_pandas=as_pandas)
-    make = recipe.make
+    frame, make = (df, None) if as_pandas else recipe_of(df) or (df, None)
 
-    def work_on_made(batches: Iterator[Any], attempt: Attempt) -> dict[str, Any]:
-        return work(make(batches), attempt)
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
 
-    return _collect_answers(recipe.frame, work_on_made)
+        context = TaskContext.get()
+        if context is None:
+            raise SmaltiError("this function runs inside a Spark task only")
+        attempt = Attempt.new(context.partitionId())
+        answer = json.dumps(work(batches if make is None else make(batches), attempt))
+        _exclude_modules_from_gc()
+        row = pa.RecordBatch.from_arrays(
+            [pa.array([attempt.task], pa.int32()), pa.array([attempt.attempt]), pa.array([answer])], schema=_ANSWER
+        )
+        yield row.to_pandas() if as_pandas else row
+
+    settings = ARROW_BATCHES
+    if hasattr(frame, "_jdf") and _BINARY_FILES.search(frame._jdf.queryExecution().analyzed().toString()):
+        settings = {**ARROW_BATCHES, **SMALL_FILES}
+    with decode_errors(), settings_by_default(frame.sparkSession, settings):
+        run = frame.mapInPandas if as_pandas else frame.mapInArrow
+        rows = run(encode_errors(task), _ANSWER_FOR_SPARK).collect()
+    return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
 
 
 def run_on_rows(
@@ -268,43 +288,18 @@ def run_on_rows(
     Raises:
         SmaltiError: As for `run_tasks` and `require_reach`.
     """
-    spark = session_of(spark)
-    if store is not None:
-        require_reach(spark, store)
-    frame = make_frame(spark, rows, schema)
+    frame = make_frame(session_of(spark), rows, schema)
     if num_tasks == 1:
-        return _collect_answers(frame.coalesce(1), work)
-    return _collect_answers(frame.repartitionByRange(num_tasks, "place").sortWithinPartitions("place"), work)
+        frame = frame.coalesce(1)
+    else:
+        frame = frame.repartitionByRange(num_tasks, "place").sortWithinPartitions("place")
+    return run_tasks(frame, work, store=store)
 
 
 def run_here(work: TaskFunction, batches: Iterator[pa.RecordBatch]) -> Answers:
     """Run `work` once over batches, in this process."""
     attempt = Attempt.new(0)
     return [(attempt, work(batches, attempt))]
-
-
-def _collect_answers(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
-    def task(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        if context is None:
-            raise SmaltiError("this function runs inside a Spark task only")
-        attempt = Attempt.new(context.partitionId())
-        answer = json.dumps(work(batches, attempt))
-        _exclude_modules_from_gc()
-        row = pa.RecordBatch.from_arrays(
-            [pa.array([attempt.task], pa.int32()), pa.array([attempt.attempt]), pa.array([answer])], schema=_ANSWER
-        )
-        yield row.to_pandas() if as_pandas else row
-
-    settings = ARROW_BATCHES
-    if hasattr(df, "_jdf") and _BINARY_FILES.search(df._jdf.queryExecution().analyzed().toString()):
-        settings = {**ARROW_BATCHES, **SMALL_FILES}
-    with decode_errors(), settings_by_default(df.sparkSession, settings):
-        run = df.mapInPandas if as_pandas else df.mapInArrow
-        rows = run(encode_errors(task), _ANSWER_FOR_SPARK).collect()
-    return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
 
 
 def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | None" = None) -> "DataFrame":
@@ -315,38 +310,24 @@ def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | Non
     return spark.createDataFrame(rows, schema)
 
 
-def map_in_arrow(
-    df: "DataFrame", task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: "StructType | str"
-) -> "DataFrame":
+def map_in_arrow(df: "DataFrame", task: BatchTask, schema: "StructType | str") -> "DataFrame":
     """Return the frame with the batches that `task` makes of those of each partition; lazy.
 
     On a local master the workers run this process's interpreter; see `use_driver_python`.
     """
     use_driver_python(df.sparkSession)
     made = df.mapInArrow(encode_errors(task), schema)
-    record_recipe(made, RowRecipe(df, task))
+    _RECIPES[made] = df, task
     return made
 
 
-@dataclass(frozen=True)
-class RowRecipe:
-    """The making of a DataFrame's rows: from those of another one, by a Python function in a task."""
-
-    frame: "DataFrame"
-    """The rows that Spark computes."""
-    make: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-    """Makes the batches of one partition; the columns have the names and order of the DataFrame's."""
+_RowRecipe = tuple["DataFrame", BatchTask]
+"""The making of a DataFrame's rows: those of another one, which Spark computes, by a Python function in a task."""
+_RECIPES: "WeakKeyDictionary[DataFrame, _RowRecipe]" = WeakKeyDictionary()
+"""The recipe of each DataFrame, the object, by which `run_tasks` makes its rows; frames derived from it have none."""
 
 
-_RECIPES: "WeakKeyDictionary[DataFrame, RowRecipe]" = WeakKeyDictionary()
-
-
-def record_recipe(df: "DataFrame", recipe: RowRecipe) -> None:
-    """Have `run_tasks` make the rows of this DataFrame, the object, by a recipe; frames derived from it have none."""
-    _RECIPES[df] = recipe
-
-
-def recipe_of(df: "DataFrame") -> RowRecipe | None:
+def recipe_of(df: "DataFrame") -> _RowRecipe | None:
     """Return the recipe of a DataFrame; None if Spark computes its rows, or keeps those that were computed."""
     recipe = _RECIPES.get(df)
     return None if recipe is None or df.is_cached else recipe
@@ -360,12 +341,13 @@ def select_columns(df: "DataFrame", columns: Sequence[tuple[str, str]]) -> "Data
     selected = df.select(*(column.alias(new) for column, new in chosen))
     recipe = recipe_of(df)
     if recipe is not None:
-        make, old, names = recipe.make, [name for name, _ in columns], [name for _, name in columns]
+        frame, make = recipe
+        old, names = [name for name, _ in columns], [name for _, name in columns]
 
         def make_selected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return (batch.select(old).rename_columns(names) for batch in make(batches))
 
-        record_recipe(selected, RowRecipe(recipe.frame, make_selected))
+        _RECIPES[selected] = frame, make_selected
     return selected
 
 

@@ -23,7 +23,7 @@ from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch, CommitConflict, IndexFileError, SchemaError, StoreNotFound
 from smalti.format import ShardOptions
 from smalti.spark.added_columns import add_columns, drop_columns, place_rows, write_placed
-from smalti.spark.columns import plan_table
+from smalti.spark.writing.dataframe import plan_table
 from smalti.storage import open_store
 from smalti.writer import MDSWriter
 from smalti.writer.tables.attempts import Attempt

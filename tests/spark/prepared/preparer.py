@@ -10,9 +10,8 @@ import pyarrow as pa
 from assets.drawing import draw_flower
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions, prepare_file
-from smalti.spark.prepared.parts import write_prepared_rows
 from smalti.spark.prepared.rows import read_labelled
-from smalti.spark.prepared.table import PreparedTable
+from smalti.spark.prepared.table import PreparedTable, write_prepared_rows
 from smalti.spark.prepared.update import PreparedUpdate, _Update
 from smalti.storage import Store, open_store
 from smalti.writer.tables.attempts import Attempt

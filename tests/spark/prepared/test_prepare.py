@@ -11,9 +11,8 @@ from smalti.errors import BadImageError, StoreNotFound
 from smalti.images import decode_rgb, probe_image
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions
-from smalti.spark.prepared.parts import Copy, copy_parts, files_of, parts_of, read_part
 from smalti.spark.prepared.rows import Sharding, look_at, read_prepared, reshard_prepared
-from smalti.spark.prepared.table import load_prepared, prepared_files
+from smalti.spark.prepared.table import copy_parts, files_of, load_prepared, parts_of, prepared_files, read_part
 from smalti.spark.prepared.update import update_prepared
 from tests.spark.photos import encode, put
 
@@ -147,12 +146,12 @@ def test_the_parquet_is_plain_parquet_for_spark_itself(spark, flowers, tmp_path)
 
 
 def test_rows_of_large_parts_are_copied_by_executors_without_the_others(spark, flowers, tmp_path, monkeypatch):
-    monkeypatch.setattr("smalti.spark.prepared.parts._MAX_DRIVER_BYTES", 0)
+    monkeypatch.setattr("smalti.spark.prepared.table._MAX_DRIVER_BYTES", 0)
     options = PrepareOptions(size=16, num_partitions=2)
     table = update_prepared(spark, list_images(str(flowers)), tmp_path / "out", options=options).table
     rows = {row["path"]: bytes(row["image"]) for row in read_prepared(spark, tmp_path / "out").collect()}
     kept = {path for path in rows if not path.endswith("/1.jpg")}
-    copies = [Copy(part, sorted(kept)) for part in table.parts]
+    copies = [(part, sorted(kept)) for part in table.parts]
     answers = copy_parts(spark, table.store, "20260101t000000-0123456789abcdef", copies)
     assert set(files_of(answers)["path"].to_pylist()) == kept
     found = {

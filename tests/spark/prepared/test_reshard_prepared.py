@@ -4,9 +4,8 @@ import pyarrow as pa
 
 from smalti.catalog import Draft, Manifest, load_manifest, publish, rollback
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.spark.prepared.parts import SCHEMA
 from smalti.spark.prepared.rows import Sharding, Target, find_version, look_at
-from smalti.spark.prepared.table import FILES, PreparedTable
+from smalti.spark.prepared.table import FILES, SCHEMA, PreparedTable
 from smalti.storage import LocalStore
 from smalti.writer import ShardUploader
 from tests.stores import MemoryStore

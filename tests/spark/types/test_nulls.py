@@ -13,7 +13,7 @@ from pyspark.sql import types as sql
 from pyspark.sql.types import StructType
 
 from smalti.errors import SchemaError
-from smalti.spark.columns import kind_of_spark, plan_table
+from smalti.spark.writing.dataframe import kind_of_spark, plan_table
 from smalti.writer.tables.types import arrow_type
 from tests.format.columns import image_bytes
 from tests.spark.types.test_types import IMAGE

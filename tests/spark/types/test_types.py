@@ -7,7 +7,7 @@ from pyspark.sql import types as sql
 from pyspark.sql.types import StructType
 
 from smalti.errors import SchemaError
-from smalti.spark.columns import plan_table
+from smalti.spark.writing.dataframe import plan_table
 
 IMAGE = (
     StructType()

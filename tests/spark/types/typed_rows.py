@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from smalti.format import Schema, Shard, ShardBuilder, ShardOptions
 from smalti.format.logical import parse_logical
-from smalti.spark.columns import plan_table
+from smalti.spark.writing.dataframe import plan_table
 from tests.hostile.files import scratch_files
 
 

@@ -11,7 +11,7 @@ from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
 from smalti.spark.added_columns import _in_order
-from smalti.spark.prepared.parts import parts_of
+from smalti.spark.prepared.table import parts_of
 from smalti.storage import LocalStore
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.packing import (

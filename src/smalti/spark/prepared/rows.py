@@ -4,7 +4,6 @@ Also here: shard sets of prepared images, for which only new and changed rows ar
 """
 
 import functools
-import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,8 +20,7 @@ from smalti.catalog import Manifest, load_manifest, new_write_id
 from smalti.errors import StoreNotFound
 from smalti.redaction import hide_options
 from smalti.spark.prepare import spark_schema
-from smalti.spark.prepared.parts import read_part
-from smalti.spark.prepared.table import FILES, PreparedTable, load_prepared
+from smalti.spark.prepared.table import FILES, PreparedTable, load_prepared, read_part
 from smalti.spark.reshard import Erased, reshard_files
 from smalti.spark.rows import find_same
 from smalti.spark.tasks import LocalFrame, decode_errors, make_frame, map_in_arrow, require_reach, session_of
@@ -123,10 +121,19 @@ def images_of_classes(table: PreparedTable, count: int) -> dict[str, list[bytes]
         StoreNotFound: A part is gone.
     """
     columns = (table.good.column(name).to_pylist() for name in ("part", "class_name", "path"))
-    found: dict[str, dict[str, list[str]]] = {}
+    paths_in: dict[str, dict[str, list[str]]] = {}
     for part, name, path in zip(*columns, strict=True):
-        found.setdefault(part, {}).setdefault(name, []).append(path)
-    chosen = _choose(found, count)
+        paths_in.setdefault(part, {}).setdefault(name, []).append(path)
+    missing = {name: count for classes in paths_in.values() for name in classes}
+    chosen: dict[str, dict[str, str]] = {}
+    for part, classes in sorted(paths_in.items(), key=lambda item: -len(item[1])):
+        taken = {path: name for name, paths in classes.items() for path in paths[: missing[name]]}
+        if taken:
+            chosen[part] = taken
+            for name in taken.values():
+                missing[name] -= 1
+        if len(chosen) == _MAX_EXAMPLE_PARTS:
+            break
 
     def read(part: str) -> dict[str, bytes]:
         rows = (row for batch in read_part(table.store, part, chosen[part]) for row in batch.to_pylist())
@@ -134,39 +141,11 @@ def images_of_classes(table: PreparedTable, count: int) -> dict[str, list[bytes]
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="smalti-examples") as pool:
         images = {path: image for read_images in pool.map(read, chosen) for path, image in read_images.items()}
-    classes = {path: name for part in chosen for name, paths in found[part].items() for path in paths}
-    examples: dict[str, list[bytes]] = {name: [] for name in sorted({n for each in found.values() for n in each})}
-    for path in sorted(images):
-        examples[classes[path]].append(images[path])
-    return {name: each for name, each in examples.items() if each}
-
-
-def _choose(found: Mapping[str, Mapping[str, Sequence[str]]], count: int) -> dict[str, list[str]]:
-    """Return the paths to read by part, given those of each class by part: greedily, the part with most to give first.
-
-    What a part can give never grows while others are chosen, so that only the first of the queue is looked at again.
-    """
-    missing: dict[str, int] = {name: count for classes in found.values() for name in classes}
-
-    def gain(part: str) -> int:
-        return sum(min(missing[name], len(paths)) for name, paths in found[part].items())
-
-    queue = [(-gain(part), part) for part in found]
-    heapq.heapify(queue)
-    chosen: dict[str, list[str]] = {}
-    while queue and len(chosen) < _MAX_EXAMPLE_PARTS:
-        part = heapq.heappop(queue)[1]
-        if not (now := gain(part)):
-            continue
-        if queue and now < -queue[0][0]:
-            heapq.heappush(queue, (-now, part))
-            continue
-        chosen[part] = []
-        for name, paths in found[part].items():
-            taken = paths[: missing[name]]
-            chosen[part] += taken
-            missing[name] -= len(taken)
-    return chosen
+    name_of = {path: name for taken in chosen.values() for path, name in taken.items()}
+    examples: dict[str, list[bytes]] = {}
+    for path in sorted(images, key=lambda path: (name_of[path], path)):
+        examples.setdefault(name_of[path], []).append(images[path])
+    return examples
 
 
 def read_images(table: PreparedTable, paths: Collection[str]) -> dict[str, bytes]:
@@ -175,13 +154,11 @@ def read_images(table: PreparedTable, paths: Collection[str]) -> dict[str, bytes
     Raises:
         StoreNotFound: A part is gone.
     """
-    wanted = _chosen(table, paths)
-    found: dict[str, bytes] = {}
+    wanted, images = _chosen(table, paths), dict[str, bytes]()
     for part in pc.unique(wanted.column("part")).to_pylist():
-        names = wanted.filter(pc.equal(wanted.column("part"), part)).column("path").to_pylist()
-        for batch in read_part(table.store, part, names):
-            found |= zip(batch.column("path").to_pylist(), batch.column("image").to_pylist(), strict=True)
-    return found
+        for batch in read_labelled(table.store, part, wanted):
+            images |= zip(batch.column("path").to_pylist(), batch.column("image").to_pylist(), strict=True)
+    return images
 
 
 def read_labelled(store: Store, part: str, files: pa.Table) -> Iterator[pa.RecordBatch]:

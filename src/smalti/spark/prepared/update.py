@@ -33,19 +33,24 @@ from smalti.format import ShardInfo
 from smalti.redaction import redact
 from smalti.sources.image_folder import ImageFolder
 from smalti.spark.prepare import PrepareOptions, bad_images, prepare_here, prepare_with_sizes, require_size, splits_of
-from smalti.spark.prepared.parts import (
+from smalti.spark.prepared.table import (
+    FILES,
     FULL_ROWS,
     ROW,
     SCHEMA,
-    Copy,
+    PartRows,
+    PreparedTable,
+    bad_in,
     copy_parts,
+    counts_of,
     files_of,
     parts_of,
+    store_files,
+    table_in,
     write_prepared_rows,
 )
-from smalti.spark.prepared.table import FILES, PreparedTable, bad_in, counts_of, store_files, table_in
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import decode_errors, require_reach, run_here, run_tasks, session_of
+from smalti.spark.tasks import decode_errors, run_here, run_tasks, session_of
 from smalti.storage import Store, open_store
 from smalti.writer.tables.attempts import Answers
 
@@ -129,9 +134,7 @@ def update_prepared(
         is_few = len(paths) <= _MAX_LOCAL_FILES and _num_bytes(folder, paths) <= _MAX_LOCAL_BYTES
         if update.newest is not None and is_few:
             return run_here(work, prepare_here(folder, options, paths))
-        session = session_of(spark)
-        require_reach(session, store)
-        return run_tasks(prepare_with_sizes(session, folder, options, only=paths), work)
+        return run_tasks(prepare_with_sizes(session_of(spark), folder, options, only=paths), work, store=store)
 
     return update.run(prepare, spark)
 
@@ -169,9 +172,26 @@ class _Update:
 
     def __init__(self, store: Store, folder: ImageFolder, options: PrepareOptions) -> None:
         self.store, self.folder, self.options = store, folder, options
-        self.recipe = recipe_of(folder, options)
-        self.wanted = _wanted(folder, options)
-        self.name = _digest_of(self.recipe, self.wanted)
+        facts = [_RECIPE, redact(folder.source), options.size, options.quality]
+        self.recipe = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+        """Digest of the folder and of the options that decide which image a file becomes.
+
+        `on_bad_image` is not among them: a version lists bad images under either policy.
+        """
+        splits = splits_of(folder, options)
+        columns = {
+            "path": [file.path for file in folder.files],
+            "label": [file.label for file in folder.files],
+            "class_name": [folder.classes[file.label] for file in folder.files],
+            "split": [splits[file.path] for file in folder.files],
+            "fingerprint": [f"{file.num_bytes} {file.modified}" for file in folder.files],
+        }
+        self.wanted = pa.table({name: pa.array(values, FILES.field(name).type) for name, values in columns.items()})
+        digest = hashlib.sha256(self.recipe.encode())
+        for row in zip(*(column.to_pylist() for column in self.wanted.sort_by("path").columns), strict=True):
+            digest.update(f"{json.dumps(row)}\n".encode())
+        self.name = digest.hexdigest()
+        """Digest of everything that decides the rows."""
         self.newest = check_target(store, "overwrite").header
         if self.newest is not None and entry_of(self.newest.sidecars, FILES_KIND) is None:
             raise DatasetExists(
@@ -196,7 +216,7 @@ class _Update:
         )
         base = table_in(self.store, read_manifest(self.store, header)) if header is not None else None
         known = base.files if base is not None else FILES.empty_table()
-        same = self._unchanged(known)
+        same = known.join(self.wanted.select(["path", "fingerprint"]), ["path", "fingerprint"], join_type="left semi")
         fresh = sorted(set(self.wanted.column("path").to_pylist()) - set(same.column("path").to_pylist()))
         write_id = new_write_id()
         markers.begin(self.store, write_id)
@@ -224,7 +244,10 @@ class _Update:
                 sidecars=(store_files(self.store, write_id, files, self.recipe),),
             )
         except BaseException:
-            _delete_folder(self.store, write_id)  # the marker stays: an orphaned task may still put a part
+            # The marker stays: an orphaned task may still put a part. Nothing names what is not deleted here.
+            with contextlib.suppress(StoreError):
+                for item in self.store.list(write_id):
+                    self.store.delete(item.key)
             raise
         manifest = self._publish(draft, header)
         markers.end(self.store, write_id)
@@ -244,12 +267,6 @@ class _Update:
         before = headers_before(self.store, self.newest)
         expired = self.newest.expired
         return next((header for header in before if header.version not in expired and fits(header)), None)
-
-    def _unchanged(self, known: pa.Table) -> pa.Table:
-        """Return the known results of the wanted files that have not changed."""
-        marks = dict(zip(*(self.wanted.column(name).to_pylist() for name in ("path", "fingerprint")), strict=True))
-        found = zip(*(known.column(name).to_pylist() for name in ("path", "fingerprint")), strict=True)
-        return known.filter(pa.array([marks.get(path) == mark for path, mark in found], pa.bool_()))
 
     def _check_policy(self, files: pa.Table) -> None:
         """Raise an error that names every bad file, found now or earlier, if the policy is `fail` or none is good."""
@@ -279,36 +296,7 @@ def _num_bytes(folder: ImageFolder, paths: Collection[str]) -> int:
     return sum(file.num_bytes for file in folder.files if file.path in wanted)
 
 
-def recipe_of(folder: ImageFolder, options: PrepareOptions) -> str:
-    """Return a digest of the folder and of the options that decide which image a file becomes.
-
-    `on_bad_image` is not among them: a version lists bad images under either policy.
-    """
-    facts = [_RECIPE, redact(folder.source), options.size, options.quality]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
-
-
-def _wanted(folder: ImageFolder, options: PrepareOptions) -> pa.Table:
-    splits = splits_of(folder, options)
-    columns = {
-        "path": [file.path for file in folder.files],
-        "label": [file.label for file in folder.files],
-        "class_name": [folder.classes[file.label] for file in folder.files],
-        "split": [splits[file.path] for file in folder.files],
-        "fingerprint": [f"{file.num_bytes} {file.modified}" for file in folder.files],
-    }
-    return pa.table({name: pa.array(values, FILES.field(name).type) for name, values in columns.items()})
-
-
-def _digest_of(recipe: str, wanted: pa.Table) -> str:
-    """Return a digest of everything that decides the rows."""
-    digest = hashlib.sha256(recipe.encode())
-    for row in zip(*(column.to_pylist() for column in wanted.sort_by("path").columns), strict=True):
-        digest.update(f"{json.dumps(row)}\n".encode())
-    return digest.hexdigest()
-
-
-def _divide(parts: Sequence[ShardInfo], same: pa.Table) -> tuple[list[ShardInfo], list[Copy]]:
+def _divide(parts: Sequence[ShardInfo], same: pa.Table) -> tuple[list[ShardInfo], list[PartRows]]:
     """Return the parts to keep as they are, and those of which rows are copied."""
     rows: dict[str, list[str]] = {part.raw.basename: [] for part in parts}
     for path, part in zip(same.column("path").to_pylist(), same.column("part").to_pylist(), strict=True):
@@ -319,8 +307,8 @@ def _divide(parts: Sequence[ShardInfo], same: pa.Table) -> tuple[list[ShardInfo]
     joined = small if len(small) > _MAX_SMALL_PARTS else set()
     kept = [part for part in parts if left[part.raw.basename] == part.samples and part.raw.basename not in joined]
     names = {part.raw.basename for part in kept}
-    copies = [Copy(part, rows[name]) for part in parts if (name := part.raw.basename) not in names and rows[name]]
-    return kept, sorted(copies, key=lambda copy: -len(copy.paths))
+    copies = [(part, rows[name]) for part in parts if (name := part.raw.basename) not in names and rows[name]]
+    return kept, sorted(copies, key=lambda copy: -len(copy[1]))
 
 
 def _moved(files: pa.Table, copied: Answers) -> pa.Table:
@@ -336,10 +324,3 @@ def _moved(files: pa.Table, copied: Answers) -> pa.Table:
     columns = zip(files.column("path").to_pylist(), files.column("part").to_pylist(), strict=True)
     parts = pa.array([places.get(path, part) for path, part in columns], pa.string())
     return files.set_column(FILES.get_field_index("part"), FILES.field("part"), parts)
-
-
-def _delete_folder(store: Store, name: str) -> None:
-    """Delete all objects of a folder. Best effort: nothing names what remains, and errors are ignored."""
-    with contextlib.suppress(StoreError):
-        for item in store.list(name):
-            store.delete(item.key)

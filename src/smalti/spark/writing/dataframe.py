@@ -5,12 +5,14 @@ columns by the schema alone; `learn_columns` runs a transform on the first rows 
 `shuffled` make the DataFrame that the tasks read. The plan itself is that of every table, in
 `smalti.writer.tables.plan`, and what each task does is in `smalti.writer.tables.task`.
 
-Also here: the joining of small shards on Spark's executors, where they are too many for the driver.
+Also here: the joining of small shards on Spark's executors, where they are too many for the driver. And Spark's types
+as the kinds of columns that `smalti.writer.tables` stores, with the casts that Spark does before its rows leave it.
 """
 
 import base64
+import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,8 @@ from smalti.catalog import Manifest, new_write_id
 from smalti.catalog.publishing import Mode
 from smalti.errors import SchemaError, StoreError
 from smalti.format import Schema
-from smalti.spark.columns import kinds_in, with_casts
 from smalti.spark.lineage import require_unchanged, source_of, write_id_of
-from smalti.spark.prepare import default_columns, policy_of
+from smalti.spark.prepare import policy_and_columns
 from smalti.spark.tasks import (
     decode_errors,
     quoted,
@@ -37,6 +38,7 @@ from smalti.storage import Store, open_store
 from smalti.storage.opening import check_apart
 from smalti.writer import UploadOptions
 from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.columns import TablePlan, plan_columns
 from smalti.writer.tables.packing import JoinMany, join_rows
 from smalti.writer.tables.plan import (
     NUM_TRIAL_ROWS,
@@ -55,12 +57,16 @@ from smalti.writer.tables.plan import (
 )
 from smalti.writer.tables.task import TaskWriter, write_shards
 from smalti.writer.tables.transform import Transform, TransformFunction
+from smalti.writer.tables.types import Kind
 from smalti.writer.tables.versions import begun, identify, options_in_id, publish_shards
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
+_INTERVALS = ("daytimeinterval", "yearmonthinterval")
+_MODULES = ("pyspark.ml.linalg", "pyspark.mllib.linalg")
+_OWN_TYPES = {"VectorUDT": "vector", "MatrixUDT": "matrix"}
 _KEYS = ("__smalti_key_0", "__smalti_key_1")
 _SEED_STEP = 0x9E3779B97F4A7C15  # any odd number: derives the second key's seed from the first's
 _MAX_TASKS = 1000
@@ -179,7 +185,9 @@ def write_frame(
     """
     rows, planned = plan_frame(df.schema, options, samples)
     source, chosen = source_of(df), options_in_id(options)
-    _check_apart(source, store)
+    for path in {path for entry in source.get("sources", ()) for path in entry.get("paths", ())}:
+        with contextlib.suppress(StoreError):  # a scheme of Hadoop's own: this machine cannot address it
+            check_apart(open_store(path), store, advice="write to another place")
     write = identify(store, options, source, None if chosen is None else write_id_of(source, chosen))
     if write.published is not None:
         return write.published
@@ -227,16 +235,6 @@ def _prepared(
     return frame, output
 
 
-def _check_apart(source: Mapping[str, Any], store: Store) -> None:
-    """Refuse a set in the place of its source, as far as Spark names folders or files that this machine can address."""
-    for path in {path for entry in source.get("sources", ()) for path in entry.get("paths", ())}:
-        try:
-            place = open_store(path)
-        except StoreError:
-            continue  # a scheme of Hadoop's own
-        check_apart(place, store, advice="write to another place")
-
-
 def plan_frame(
     schema: "StructType", options: WriteOptions, samples: SampleFunction | None = None
 ) -> tuple[InputRows, OutputColumns]:
@@ -252,9 +250,8 @@ def plan_frame(
         output = OutputColumns(stored, allow_unsafe_types=allowed)
         check_shard_options(output, options)
         return InputRows(tuple(schema.fieldNames()), samples=samples), output
-    policy, columns = policy_of(schema), options.columns
-    if options.transform is None and columns is None:
-        columns = default_columns(schema, policy)
+    policy, defaults = policy_and_columns(schema)
+    columns = defaults if options.transform is None and options.columns is None else options.columns
     return plan_rows(kinds_in(schema), options, columns=columns, bad_images=policy)
 
 
@@ -326,8 +323,8 @@ def join_on_executors(spark: "SparkSession | Callable[[], SparkSession]") -> Joi
 
     def join_many(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
         def join(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
-            found = ((row["place"], row["shards"]) for batch in batches for row in batch.to_pylist())
-            return join_rows(plan, found, attempt)
+            listed = ((row["place"], row["shards"]) for batch in batches for row in batch.to_pylist())
+            return join_rows(plan, listed, attempt)
 
         num_tasks = min(len(rows), _MAX_TASKS)
         return run_on_rows(spark, rows, "place int, shards string", join, num_tasks=num_tasks)
@@ -346,23 +343,58 @@ def shuffled(df: "DataFrame", seed: int, partitions: int | None) -> "DataFrame":
     from pyspark.sql import functions
 
     count = partitions or int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    values = [_hashable(field.name, field.dataType) for field in df.schema]
-    keys = [
-        functions.xxhash64(functions.lit(_signed(seed + number * _SEED_STEP)), *values).alias(name)
-        for number, name in enumerate(_KEYS)
-    ]
+    values = []
+    for field in df.schema:
+        column = functions.col(quoted(field.name))
+        has_map = "map<" in field.dataType.simpleString()  # Spark does not hash maps: their JSON is
+        values.append(functions.to_json(functions.struct(column)) if has_map else column)
+    keys = []
+    for number, name in enumerate(_KEYS):
+        seed_of_key = (seed + number * _SEED_STEP + 2**63) % 2**64 - 2**63  # as the signed integer of Spark's long
+        keys.append(functions.xxhash64(functions.lit(seed_of_key), *values).alias(name))
     keyed = df.select("*", *keys)
     return keyed.repartition(count, _KEYS[0]).sortWithinPartitions(*_KEYS).drop(*_KEYS)
 
 
-def _signed(number: int) -> int:
-    """Return the number modulo 2^64, as the signed integer of Spark's long."""
-    return (number + 2**63) % 2**64 - 2**63
+def plan_table(
+    schema: "StructType", columns: Mapping[str, str | None] | None = None, nulls: str | Mapping[str, Any] = "reject"
+) -> TablePlan:
+    """Return how each column of a DataFrame is stored, as `plan_columns` does for any table."""
+    return plan_columns(kinds_in(schema), columns, nulls)
 
 
-def _hashable(name: str, kind: "DataType") -> "Column":
-    """Return the column, or its JSON where it has a map, which Spark does not hash."""
+def with_casts(df: "DataFrame", casts: Mapping[str, Sequence[str]]) -> "DataFrame":
+    """Return the DataFrame with the casts of a `TablePlan` done; its other columns stay as they are."""
     from pyspark.sql import functions
 
-    column = functions.col(quoted(name))
-    return functions.to_json(functions.struct(column)) if "map<" in kind.simpleString() else column
+    for name, kinds in casts.items():
+        column = functions.col(quoted(name))
+        for kind in kinds:
+            column = column.cast(kind)
+        df = df.withColumn(name, column)
+    return df
+
+
+def kinds_in(schema: "StructType") -> list[tuple[str, Kind]]:
+    """Return name and kind of every column of a DataFrame."""
+    return [(field.name, kind_of_spark(field.dataType)) for field in schema.fields]
+
+
+def kind_of_spark(spark: Any) -> Kind:
+    """Return the kind of a `pyspark.sql.types.DataType`."""
+    name = type(spark).__name__.removesuffix("Type").lower()  # the type name of an interval lists its fields
+    text, family = spark.simpleString(), name if name in _INTERVALS else str(spark.typeName().split("(")[0])
+    if hasattr(spark, "sqlType"):
+        name = type(spark).__name__ if type(spark).__module__ in _MODULES else ""
+        stored = spark.sqlType()
+        fields = tuple(kinds_in(stored)) if hasattr(stored, "fields") else ()
+        return Kind(_OWN_TYPES.get(name, "udt"), text, fields=fields)
+    if family == "decimal":
+        return Kind(family, text, precision=spark.precision, scale=spark.scale)
+    if family == "array":
+        return Kind(family, text, element=kind_of_spark(spark.elementType))
+    if family == "map":
+        return Kind(family, text, keys=kind_of_spark(spark.keyType), values=kind_of_spark(spark.valueType))
+    if family == "struct":
+        return Kind(family, text, fields=tuple(kinds_in(spark)))
+    return Kind(family, text)

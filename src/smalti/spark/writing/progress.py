@@ -65,14 +65,8 @@ def reporting(spark: "SparkSession", place: str, choice: ProgressChoice) -> Iter
     if choice is False or (choice is True and not stream.isatty()):
         yield None
         return
-    if hasattr(spark, "_jsparkSession"):
-        counting: contextlib.AbstractContextManager[Callable[[], TaskCount]] = _counting_classic(spark)
-    elif hasattr(spark, "registerProgressHandler"):
-        counting = _counting_connect(spark)
-    else:  # Spark Connect before 4
-        counting = contextlib.nullcontext(lambda: (0, 0))
-    with counting as count:
-        reporter = Reporter(place, count, stream)
+    with contextlib.ExitStack() as counting:
+        reporter = Reporter(place, _count_tasks(spark, counting), stream)
         thread = threading.Thread(target=reporter.watch, name="smalti-progress", daemon=True)
         thread.start()
         try:
@@ -83,15 +77,30 @@ def reporting(spark: "SparkSession", place: str, choice: ProgressChoice) -> Iter
             reporter.line.close()
 
 
-@contextlib.contextmanager
-def _counting_classic(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]]:
-    """Count by job group: the caller's, less the jobs that it already contains, or a new one for this block."""
+def _count_tasks(spark: "SparkSession", counting: contextlib.ExitStack) -> Callable[[], TaskCount]:
+    """Return a function that counts tasks until the end of `counting`.
+
+    Classic Spark counts by job group: the caller's, less the jobs that it already contains, or a new one.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        counts: dict[str, TaskCount] = {}
+
+        def handler(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG001, FBT001
+            if listed := list(stages or ()):
+                done_tasks = sum(stage.num_completed_tasks for stage in listed)
+                counts[operation_id or ""] = done_tasks, sum(stage.num_tasks for stage in listed)
+
+        if hasattr(spark, "registerProgressHandler"):  # Spark Connect before 4 has none: nothing is counted
+            spark.registerProgressHandler(handler)
+            counting.callback(spark.removeProgressHandler, handler)
+        return lambda: (sum(done for done, _ in counts.values()), sum(total for _, total in counts.values()))
     context = spark.sparkContext
     callers_group = context.getLocalProperty(_JOB_GROUP)
     group = callers_group or f"smalti-{secrets.token_hex(8)}"
     tracker = context.statusTracker()
     if callers_group is None:
         context.setLocalProperty(_JOB_GROUP, group)
+        counting.callback(context.setLocalProperty, _JOB_GROUP, None)
     before = set(tracker.getJobIdsForGroup(group))
 
     def count() -> TaskCount:
@@ -100,24 +109,4 @@ def _counting_classic(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]
         stages = [stage for number in numbers if (stage := tracker.getStageInfo(number)) is not None]
         return sum(s.numCompletedTasks for s in stages), sum(s.numTasks for s in stages)
 
-    try:
-        yield count
-    finally:
-        if callers_group is None:
-            context.setLocalProperty(_JOB_GROUP, None)
-
-
-@contextlib.contextmanager
-def _counting_connect(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]]:
-    found: dict[str, TaskCount] = {}
-
-    def handler(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG001, FBT001
-        listed = list(stages or ())
-        if listed:
-            found[operation_id or ""] = (sum(s.num_completed_tasks for s in listed), sum(s.num_tasks for s in listed))
-
-    spark.registerProgressHandler(handler)
-    try:
-        yield lambda: (sum(done for done, _ in found.values()), sum(total for _, total in found.values()))
-    finally:
-        spark.removeProgressHandler(handler)
+    return count

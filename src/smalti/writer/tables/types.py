@@ -1,10 +1,10 @@
 """The types of columns, whether Arrow's or Spark's, and the table of what a column of each type can be stored as.
 
-A `Kind` is a family with its parameters; `smalti.spark.columns` makes kinds of Spark's types. A further type of
-single values is one entry in `_SCALARS`, and one in `smalti.format.logical` if its numbers have a meaning of their own;
-`docs/types.md` shows the table to users. Values keep their meaning: where the stored value alone does not determine it,
-a logical type in the manifest does. A number encoding that the caller names stores plain numbers. How values are
-converted is in `values`.
+A `Kind` is a family with its parameters; `smalti.spark.writing.dataframe` makes kinds of Spark's types. A further type
+of single values is one entry in `_SCALARS`, and one in `smalti.format.logical` if its numbers have a meaning of their
+own; `docs/types.md` shows the table to users. Values keep their meaning: where the stored value alone does not
+determine it, a logical type in the manifest does. A number encoding that the caller names stores plain numbers. How
+values are converted is in `values`.
 """
 
 import json
