@@ -16,7 +16,7 @@ from benchmarks.fleet.needs import PieceNeeds, Plan, SampleNeeds
 from benchmarks.fleet.setting import DataSet, EpochFigures, Fleet, Order, Outcome, Store
 from benchmarks.fleet.store import HostLink
 from smalti.dataset.lookahead import bytes_in_use
-from smalti.format.blocks import BLOCK_BYTES
+from smalti.format.hashing import BLOCK_BYTES
 
 OPENING_ROUNDS = 3
 """Round trips until a set is open: list of versions, header, table."""

@@ -18,7 +18,7 @@ from smalti.catalog import load_manifest
 from smalti.dataset import lookahead
 from smalti.errors import ChecksumMismatch, FormatError, ShardNotFound, StoreError, StoreTimeout
 from smalti.format import BlockHashes, BlockList, place_lists
-from smalti.format.blocks import BLOCK_BYTES, hash_blocks, num_blocks
+from smalti.format.hashing import BLOCK_BYTES, hash_blocks, num_blocks
 from tests.reading_options import grouped
 from tests.stores import LoggedStore, MemoryStore
 

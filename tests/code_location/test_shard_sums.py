@@ -18,7 +18,7 @@ from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
 from smalti.spark import reshard
 from smalti.spark.reshard import SourceFile, convert_files, reshard_files
-from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.plan import Attempt
 from smalti_dagster.checks.sums import (
     KEPT,
     MODULUS,

@@ -11,7 +11,7 @@ import pytest
 
 from smalti import convert
 from smalti.errors import SchemaError
-from smalti.writer.tables.plain import cast_array
+from smalti.writer.tables.values import cast_array
 from tests.combinations import nightly
 from tests.conversion.rows import samples_of, table_source
 

@@ -6,10 +6,9 @@ import pyarrow as pa
 from smalti.catalog import Draft, publish
 from smalti.catalog.retention import markers
 from smalti.format import Schema, ShardOptions
-from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.packing import collect_parts
-from smalti.writer.tables.plan import InputRows, OutputColumns, WritePlan
+from smalti.writer.tables.plan import Attempt, InputRows, OutputColumns, WritePlan
 from smalti.writer.tables.task import write_shards
+from smalti.writer.tables.versions import collect_parts
 
 SCHEMA = Schema.from_columns({"id": "int64"})
 ROWS = 200

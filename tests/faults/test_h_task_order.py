@@ -11,8 +11,7 @@ from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.format import Schema, ShardOptions
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import LocalStore, open_store
-from smalti.writer.tables.attempts import Attempt, one_answer_each
-from smalti.writer.tables.plan import InputRows, OutputColumns, WritePlan
+from smalti.writer.tables.plan import Attempt, InputRows, OutputColumns, WritePlan, one_answer_each
 from smalti.writer.tables.task import write_shards
 from tests.faults.jobs_without_spark import collect_shards
 from tests.spark.own_session import own_session

@@ -7,7 +7,7 @@ from xxhash import xxh3_128_intdigest
 from smalti.errors import SchemaError
 from smalti.format import Schema, Shard, ShardBuilder, ShardOptions, TextShardBuilder, open_shard, text_schema
 from smalti.format.hashing import MODULUS, hash_each, hash_rows
-from smalti.format.reading.gather import StoredSamples
+from smalti.format.reading.files import StoredSamples
 from smalti.format.text import TextLayout
 
 SCHEMA = Schema.from_columns({"id": "int32", "text": "str"})

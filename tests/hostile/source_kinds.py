@@ -19,8 +19,8 @@ from smalti.format import Schema
 from smalti.format.writing.arrow import encode_batch
 from smalti.storage import open_store
 from smalti.writer.tables.columns import plan_columns
-from smalti.writer.tables.plain import plain_batch
 from smalti.writer.tables.types import kinds_of
+from smalti.writer.tables.values import plain_batch
 from tests.hostile.mutations import mutate_bytes, mutate_json
 
 _ROWS = 40

@@ -21,7 +21,7 @@ from smalti.errors import (
     VersionNotFound,
 )
 from smalti.format import FileInfo, Schema, ShardInfo
-from smalti.writer.tables.attempts import Attempt, one_answer_each
+from smalti.writer.tables.plan import Attempt, one_answer_each
 from tests.sim.oracle import TTL, BrokenPromiseError, Job, Oracle
 from tests.sim.store import Disk, SimClock, SimStore
 from tests.sim.world import DAY, Actor, Crash, World

@@ -10,7 +10,7 @@ import pytest
 from smalti.process import use_driver_python
 from smalti.spark.session import SparkOptions, build_session
 from smalti.spark.tasks import make_frame, run_tasks
-from smalti.writer.tables.attempts import Attempt, one_answer_each
+from smalti.writer.tables.plan import Attempt, one_answer_each
 
 pytestmark = pytest.mark.spark
 

@@ -36,7 +36,7 @@ from smalti.errors import (
     StoreTimeout,
 )
 from smalti.format import BlockHashes, ShardInfo
-from smalti.format.blocks import BLOCK_BYTES, has_block_hash, is_one_block
+from smalti.format.hashing import BLOCK_BYTES, has_block_hash, is_one_block
 from smalti.format.reading.shard import PartialFile, PartialShard, header_bytes
 from smalti.storage.retry import Deadline, jitter, most_seconds
 

@@ -11,7 +11,7 @@ A wrong hash reaches the user in these steps:
 3. `FetchQueue` (`cache.py`) keeps the error for the reader of the shard, and `ShardCache` raises a copy in every thread
    that reads it. Nothing above wraps it.
 
-For a shard that is read by ranges, `format/blocks.py` compares each block, and `cache/blocks.py` adds the shard's name.
+For a shard that is read by ranges, `format/hashing.py` compares each block, `cache/blocks.py` adds the shard's name.
 A size that is wrong is found before its hash: `format/reading/files.py`.
 """
 

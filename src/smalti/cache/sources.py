@@ -23,6 +23,7 @@ from smalti.catalog.manifest import has_write_id
 from smalti.catalog.table.shard_table import ShardTable, bytes_of
 from smalti.errors import ArgumentError, CacheLimitError, ShardNotFound
 from smalti.format import AnyShard, FileInfo, ShardInfo, open_shard
+from smalti.format.reading.batch import OpenOptions
 from smalti.format.reading.shard import PartialFile, PartialShard
 from smalti.format.sizes import parse_byte_count
 from smalti.storage import Store
@@ -136,15 +137,14 @@ class ShardSource:
             FormatError: they are not the shard that the manifest describes.
             OSError: a file cannot be opened.
         """
-        return open_shard(paths, info, **self._settings(info))
+        return open_shard(paths, info, self._options_of(info))
 
     def open_parts(self, info: ShardInfo, parts: PartialFile) -> PartialShard:
         """Open one of the shards over those of its blocks that are in memory; see `PartialShard.open_parts`."""
-        return PartialShard.open_parts(parts, info, **self._settings(info))
+        return PartialShard.open_parts(parts, info, self._options_of(info))
 
-    def _settings(self, info: ShardInfo) -> dict[str, Any]:
-        is_own = self.is_own or has_write_id(info.raw.basename)
-        return {"allow_unsafe_types": self.allow_unsafe_types, "check_config": is_own, "names": self.names}
+    def _options_of(self, info: ShardInfo) -> OpenOptions:
+        return OpenOptions(self.allow_unsafe_types, self.is_own or has_write_id(info.raw.basename), self.names)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Intended behaviour of replacing one, on a store with conditional puts; anything 
 On other stores the file is replaced unconditionally, and the publisher then looks for newer versions.
 
 Smalti's facts are below a key of its own, `smalti`, which other readers ignore. They contain the places of the shards'
-block lists (`smalti.format.blocks`), because other readers refuse unknown fields in a shard's entry. The digest does
+block lists (`smalti.format.hashing`), because other readers refuse unknown fields in a shard's entry. The digest does
 not cover these; it covers the hashes of the whole files. Hashes that a writer keeps out of the entries
 (`ShardOptions.unlisted_hashes`) are there too, and of a small set a sum of all entries with the names of files, which
 shows that no other program has changed them.

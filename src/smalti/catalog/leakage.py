@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 from smalti.catalog.manifest import Manifest
 from smalti.catalog.verify import open_checked
 from smalti.format import ShardInfo
-from smalti.format.reading.gather import StoredSamples
+from smalti.format.reading.files import StoredSamples
 from smalti.storage import Store
 
 _MAX_EXAMPLES = 20

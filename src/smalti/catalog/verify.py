@@ -13,6 +13,7 @@ from smalti.catalog.table.shard_table import block_files_of
 from smalti.errors import ChecksumMismatch, FormatError, IndexFileError, StoreAuthError, StoreNotFound, StoreTimeout
 from smalti.format import AnyShard, BlockHashes, Shard, ShardInfo, open_shard, parse_compression, verify_file
 from smalti.format.index import PARQUET
+from smalti.format.reading.batch import OpenOptions
 from smalti.storage import Place, Store, open_store
 
 
@@ -29,8 +30,8 @@ def open_checked(store: Store, shard: ShardInfo, *, is_as_listed: bool = True) -
     """
     with tempfile.TemporaryDirectory(prefix="smalti-shard-") as folder:
         files = _raw_files(store, shard, Path(folder))
-        check_config = is_as_listed and has_write_id(shard.raw.basename)
-        opened = open_shard(files, shard, allow_unsafe_types=True, check_config=check_config)
+        is_own = is_as_listed and has_write_id(shard.raw.basename)
+        opened = open_shard(files, shard, OpenOptions(allow_unsafe_types=True, check_config=is_own))
         try:
             yield opened
         finally:

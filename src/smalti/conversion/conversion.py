@@ -30,12 +30,11 @@ from smalti.format.sizes import parse_byte_count
 from smalti.redaction import redact_address
 from smalti.sources.listing import LeftOut
 from smalti.storage import Place, Store, open_store
-from smalti.writer.tables.attempts import Answers, Attempt
-from smalti.writer.tables.packing import collect_parts, delete_all, join_rows
-from smalti.writer.tables.plain import plain_batch
 from smalti.writer.tables.plan import (
     NUM_TRIAL_ROWS,
     ORIGIN,
+    Answers,
+    Attempt,
     InputRows,
     OutputColumns,
     Words,
@@ -50,7 +49,17 @@ from smalti.writer.tables.plan import (
 from smalti.writer.tables.task import write_shards
 from smalti.writer.tables.transform import Transform, TransformFunction
 from smalti.writer.tables.types import kinds_of
-from smalti.writer.tables.versions import begun, derive_write_id, identify, options_in_id, publish_shards
+from smalti.writer.tables.values import plain_batch
+from smalti.writer.tables.versions import (
+    begun,
+    collect_parts,
+    delete_all,
+    derive_write_id,
+    identify,
+    join_rows,
+    options_in_id,
+    publish_shards,
+)
 from smalti.writer.uploader import UploadOptions
 
 _NUM_GROUPS = 32
@@ -407,7 +416,7 @@ def _publish_job(job: _Job, store: Store, processes: int, on_progress: OnProgres
 
         try:
             answers = _write_groups(plan, job, processes, on_progress, lost)
-            return publish_shards(plan, write, job.options, answers, join_many, watch).manifest
+            return publish_shards(plan, write, job.options, answers, join_many, watch)[0]
         finally:
             if lost:  # best effort: a vacuum removes what these attempts have stored and cannot be deleted now
                 place = "" if job.rows.partition_by else plan.write_id  # only attempts know the splits, above it

@@ -28,8 +28,7 @@ import pyarrow as pa
 
 from smalti.errors import MissingDependency, SmaltiError
 from smalti.process import end_with_parent
-from smalti.writer.tables.attempts import Answers, Attempt
-from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.plan import Answers, Attempt, WritePlan
 
 MAX_ATTEMPTS = 3
 STALL_SECONDS = 1800.0

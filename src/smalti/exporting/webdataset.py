@@ -25,10 +25,10 @@ from smalti.errors import SchemaError
 from smalti.format import parse_encoding
 from smalti.format.encodings.images import ImageList
 from smalti.format.encodings.numbers import NdArray
-from smalti.format.encodings.objects import Json
+from smalti.format.encodings.text import Json
 from smalti.format.logical import number_type
 from smalti.format.reading.arrow import STORED_AS, ArrowColumn, Stored
-from smalti.format.reading.gather import Ragged
+from smalti.format.reading.files import Ragged
 from smalti.stream.arrow import ArrowReader, RowSpan
 
 SUFFIX = ".tar"

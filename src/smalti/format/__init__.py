@@ -6,11 +6,10 @@ Stores, caches, ranks and orders are not known here. This folder holds what a sh
 `reading/shard` and `writing/builder`.
 """
 
-from smalti.format.blocks import BlockHashes, BlockList, place_lists
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Encoding
 from smalti.format.encodings.registry import parse_encoding, register_encoding, unregister_encoding
-from smalti.format.hashing import new_hash
+from smalti.format.hashing import BlockHashes, BlockList, new_hash, place_lists
 from smalti.format.index import (
     MAX_INDEX_BYTES,
     FileInfo,

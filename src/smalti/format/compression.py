@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Protocol
+from typing import Any, BinaryIO, ClassVar
 
 import brotli
 import cramjam
@@ -158,30 +158,15 @@ class Zstandard(Compression):
         return zstandard.ZstdCompressor(level=self.level, write_checksum=False).compress(data)
 
     def _unpack(self, file: BinaryIO, out: BoundedOutput) -> None:
-        try:
-            self._check_frame(file, out)
-        except zstandard.ZstdError as error:
-            raise out.damaged(self.extension, error) from error
-        self._unpack_start(file, out)
-
-    def _unpack_start(self, file: BinaryIO, out: BoundedOutput) -> None:
-        try:
-            # This reader returns at most the requested bytes, so a decompression bomb cannot fill the memory; frames
-            # that need a window of more than 128 MiB are refused.
-            with zstandard.ZstdDecompressor().stream_reader(file, closefd=False) as reader:
-                while content := reader.read(out.next_read_bytes):
-                    out.write(content)
-        except zstandard.ZstdError as error:
-            raise out.damaged(self.extension, error) from error
-
-    def _check_frame(self, file: BinaryIO, out: BoundedOutput) -> None:
-        """Return only if the file is one whole frame, nothing follows it, and it declares no more than the limit."""
+        # The file is one whole frame, nothing follows it, and it declares no more than the limit.
         head = file.read(_MAX_HEADER_BYTES)
-        parameters = zstandard.get_frame_parameters(head)
+        try:
+            parameters, place = zstandard.get_frame_parameters(head), zstandard.frame_header_size(head)
+        except zstandard.ZstdError as error:
+            raise out.damaged(self.extension, error) from error
         if parameters.content_size != zstandard.CONTENTSIZE_UNKNOWN and parameters.content_size > out.limit:
             raise out.too_long()
         # The decoder stops without an error at the end of a truncated frame, so the blocks are walked first.
-        place = zstandard.frame_header_size(head)
         for _ in range(out.max_parts):
             file.seek(place)
             block = file.read(3)
@@ -198,6 +183,17 @@ class Zstandard(Compression):
         if found != place:
             raise out.damaged(self.extension, f"its blocks take {place} bytes, and the file has {found}")
         file.seek(0)
+        self._unpack_start(file, out)
+
+    def _unpack_start(self, file: BinaryIO, out: BoundedOutput) -> None:
+        try:
+            # This reader returns at most the requested bytes, so a decompression bomb cannot fill the memory; frames
+            # that need a window of more than 128 MiB are refused.
+            with zstandard.ZstdDecompressor().stream_reader(file, closefd=False) as reader:
+                while content := reader.read(out.next_read_bytes):
+                    out.write(content)
+        except zstandard.ZstdError as error:
+            raise out.damaged(self.extension, error) from error
 
 
 class Snappy(Compression):
@@ -232,23 +228,12 @@ class Snappy(Compression):
             out.write(content[begin : begin + CHUNK_BYTES])
 
 
-class _Decoder(Protocol):
-    """The interface of `bz2.BZ2Decompressor`."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
 class _StreamCompression(Compression):
     """A file of one member, or of several end to end if the algorithm's own tools write such files."""
 
     many_members: ClassVar[bool] = True
-    new_decoder: Callable[[], _Decoder]
+    new_decoder: Callable[[], Any]
+    """Returns a decoder with the interface of `bz2.BZ2Decompressor`."""
     decoder_errors: ClassVar[tuple[type[Exception], ...]]
     """Errors that the decoder raises for damaged data."""
 
@@ -289,7 +274,7 @@ class Bzip2(_StreamCompression):
 
 
 class _GzipDecoder:
-    """zlib's decoder of gzip members, which checks their length and CRC-32, with the interface of `_Decoder`."""
+    """zlib's decoder of gzip members, as `_StreamCompression` calls it; it checks their length and CRC-32."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(wbits=31)
@@ -334,7 +319,7 @@ class Gzip(_StreamCompression):
 
 
 class _BrotliDecoder:
-    """Brotli's decoder with the interface of `_Decoder`; it raises for data after the end."""
+    """Brotli's decoder with the interface of `bz2.BZ2Decompressor`; it raises for data after the end."""
 
     unused_data = b""
 

@@ -14,10 +14,9 @@ from functools import lru_cache
 from typing import Any
 
 from smalti.errors import IndexFileError, SchemaError
-from smalti.format.blocks import BlockList
 from smalti.format.compression import parse_compression
 from smalti.format.encodings.registry import num_replaced
-from smalti.format.hashing import HASH_NAMES, hex_length
+from smalti.format.hashing import HASH_NAMES, BlockList, hex_length
 from smalti.format.json_fields import Fields, fault, finite_float, is_deeper_than, refuse_constant, unique_keys
 from smalti.format.schema import MAX_COLUMNS, Schema
 from smalti.format.sizes import MAX_FILE_BYTES, VERSION, parse_size_limit
@@ -215,7 +214,13 @@ class ShardInfo:
         if kind != "mds" and kind not in TEXT_FORMATS:  # Parquet parts stand in manifests alone
             raise fault(fields.at("format"), f"a format out of mds, {', '.join(sorted(TEXT_FORMATS))}", kind)
         names = _interned(fields.texts("hashes", []))
-        compression = _parse_compression_name(fields)
+        compression = fields.get("compression", None)
+        try:
+            if compression is not None and parse_compression(fields.text("compression")) is None:
+                raise fault(fields.at("compression"), "the name of a compression", compression)
+        except SchemaError as error:
+            raise IndexFileError(f"{fields.at('compression')}: {error.message}", where=fields.where) from error
+        compression = compression and sys.intern(compression)
         raw, zipped = _parse_files(fields, "data")
         try:
             size_limit = parse_size_limit(fields.get("size_limit", None))
@@ -240,7 +245,10 @@ class ShardInfo:
         Raises:
             IndexFileError: They do not.
         """
-        max_samples = self._max_samples()
+        # Every sample takes four bytes in the table of offsets, whatever its columns; in Parquet, an image takes more.
+        max_samples = max(0, ((self.meta or self.raw).num_bytes - 8) // 4)
+        if self.newline:
+            max_samples = min(max_samples, self.raw.num_bytes // len(self.newline.encode("utf-8")))
         if type(self.samples) is not int or not 0 <= self.samples <= max_samples:
             raise fault(f"{where}.samples", f"a whole number from 0 to {max_samples}", self.samples)
         pairs = [("data", self.raw, self.zip)]
@@ -258,13 +266,6 @@ class ShardInfo:
                         raise fault(f"{where}.{form}_{part}.hashes", f"the hash {name}, which the shard declares", None)
         if len(set(self.file_names)) != len(pairs) * (1 if self.zip is None else 2):
             raise fault(where, "a name of its own for each file of the shard", self.raw.basename)
-
-    def _max_samples(self) -> int:
-        """Return how many samples files of these sizes can hold."""
-        # Every sample takes four bytes in the table of offsets, whatever its columns; in Parquet, an image takes more.
-        max_samples = max(0, ((self.meta or self.raw).num_bytes - 8) // 4)
-        line = len(self.newline.encode("utf-8")) if self.newline else 0
-        return min(max_samples, self.raw.num_bytes // line) if line else max_samples
 
     def with_prefix(self, prefix: str) -> "ShardInfo":
         """Return the same shard with its files below `prefix`; an empty prefix changes nothing."""
@@ -338,18 +339,6 @@ def parse_schema(fields: Fields) -> Schema:
         raise IndexFileError(f"{fields.where}: {error.message}", where=fields.where, **error.facts) from error
 
 
-def _parse_compression_name(fields: Fields) -> str | None:
-    text = fields.get("compression", None)
-    if text is None:
-        return None
-    try:
-        if parse_compression(fields.text("compression")) is None:
-            raise fault(fields.at("compression"), "the name of a compression", text)
-    except SchemaError as error:
-        raise IndexFileError(f"{fields.at('compression')}: {error.message}", where=fields.where) from error
-    return sys.intern(text)
-
-
 def _parse_files(fields: Fields, part: str) -> tuple[FileInfo, FileInfo | None]:
     """Parse the uncompressed and the compressed form of the file called `part`."""
     raw = FileInfo.from_json(fields.get(f"raw_{part}"), where=fields.at(f"raw_{part}"))
@@ -415,7 +404,17 @@ def shards_of(top: Any, *, where: str) -> tuple[list[ShardInfo], dict[str, Any]]
     if not isinstance(entries, list):
         raise fault(fields.at("shards"), "a list", entries)
     shards = [ShardInfo.from_json(entry, where=f"{fields.where}.shards[{i}]") for i, entry in enumerate(entries)]
-    _check_distinct(shards, fields.where)
+    owners: dict[str, int] = {}
+    for i, shard in enumerate(shards):
+        for name in shard.file_names:
+            first = owners.setdefault(name, i)
+            if first != i:
+                raise IndexFileError(
+                    f"{fields.where}.shards[{i}]: file {name!r} is listed by shards[{first}] already; each shard may "
+                    "be listed once. Merge the index files again.",
+                    where=fields.where,
+                    name=name,
+                )
     return shards, {key: value for key, value in top.items() if key not in {"shards", "version"}}
 
 
@@ -458,17 +457,3 @@ def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES, ma
     if is_deeper_than(obj, max_depth):
         raise IndexFileError(f"{where}: nested more than {max_depth} levels deep.", where=where)
     return obj
-
-
-def _check_distinct(shards: Sequence[ShardInfo], where: str) -> None:
-    seen: dict[str, int] = {}
-    for i, shard in enumerate(shards):
-        for name in shard.file_names:
-            first = seen.setdefault(name, i)
-            if first != i:
-                raise IndexFileError(
-                    f"{where}.shards[{i}]: file {name!r} is listed by shards[{first}] already; each shard may be "
-                    "listed once. Merge the index files again.",
-                    where=where,
-                    name=name,
-                )

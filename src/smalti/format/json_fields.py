@@ -88,13 +88,6 @@ class Fields:
             raise fault(self.at(key), "a value", value)
         return value
 
-    def integer(self, key: str, *, low: int, high: int) -> int:
-        """Return a whole number in the range, both ends included; `true` and `1.0` are refused."""
-        value = self._obj.get(key, _MISSING)
-        if type(value) is not int or not low <= value <= high:
-            raise fault(self.at(key), f"a whole number from {low} to {high}", value)
-        return value
-
     def text(self, key: str) -> str:
         """Return a text."""
         value = self._obj.get(key, _MISSING)

@@ -103,8 +103,13 @@ def json_restorer(kind: Any, depth: int = 0) -> Restore | None:
         item = json_restorer(kind.get("of"), depth + 1)
         return None if item is None else _typed(list, "a list", lambda value: list(map(item, value)))
     if family == "struct" and isinstance(kind.get("fields"), Mapping):
-        restorers = {name: json_restorer(each, depth + 1) for name, each in kind["fields"].items()}
-        return _struct({name: each for name, each in restorers.items() if each is not None})
+        restorers = {name: json_restorer(field, depth + 1) for name, field in kind["fields"].items()}
+        needed = {name: restorer for name, restorer in restorers.items() if restorer is not None}
+
+        def restore_fields(value: Any) -> Any:
+            return value | {name: restorer(value[name]) for name, restorer in needed.items()}
+
+        return _typed(dict, "an object", restore_fields) if needed else None
     if family == "map":
         return _map(kind.get("keys"), json_restorer(kind.get("values"), depth + 1), depth)
     one = number_type(kind if isinstance(kind, Mapping) else {}).one
@@ -144,12 +149,6 @@ _LEAVES: dict[Any, Restore] = {
     "decimal": _typed(str, "the digits of a decimal", Decimal),
     "binary": _bytes,
 }
-
-
-def _struct(fields: Mapping[str, Restore]) -> Restore | None:
-    if not fields:
-        return None
-    return _typed(dict, "an object", lambda value: value | {name: each(value[name]) for name, each in fields.items()})
 
 
 def _map(keys: Any, item: Restore | None, depth: int) -> Restore | None:
@@ -214,9 +213,15 @@ class LogicalTypes:
         for column in self._columns:
             if column.many is not None:
                 stored[column.name] = _restored(column, column.many, stored[column.name])
-            if column.mask is not None:
-                is_null = _restored(column, _booleans, stored.pop(column.mask))
-                stored[column.name] = _masked(stored[column.name], is_null)
+            if column.mask is None:
+                continue
+            values, is_null = stored[column.name], _restored(column, _booleans, stored.pop(column.mask))
+            if isinstance(values, np.ndarray):
+                mask = np.broadcast_to(is_null.reshape(-1, *(1,) * (values.ndim - 1)), values.shape).copy()
+                stored[column.name] = np.ma.MaskedArray(values, mask)
+            else:
+                pairs = zip(values, is_null.tolist(), strict=True)
+                stored[column.name] = [None if null else value for value, null in pairs]
         return stored
 
 
@@ -232,24 +237,19 @@ def parse_logical(types: Mapping[str, Any], encodings: Mapping[str, str]) -> Log
     for name, kind in types.items():
         if name not in encodings:
             raise _unusable(name, kind, "the set has no such column")
-        columns.append(_column(name, kind, encodings))
-    needed = tuple(each for each in columns if each.one is not None or each.mask is not None)
-    return LogicalTypes(types, needed) if needed else None
-
-
-def _column(name: str, kind: Any, encodings: Mapping[str, str]) -> _LogicalColumn:
-    family = kind.get("type") if isinstance(kind, Mapping) else None
-    if not isinstance(family, str):
-        raise _unusable(name, kind, "expected an object with a 'type'")
-    mask = name + MASK_SUFFIX if kind.get("mask") else None
-    if mask is not None and encodings.get(mask) != "uint8":
-        raise _unusable(name, kind, f"its nulls should be marked in a column {mask!r} of uint8")
-    encoding = encodings[name]
-    try:
-        one, many = _restorers(family, kind, encoding)
-    except SchemaError as error:
-        raise _unusable(name, kind, f"{error.message} (stored as {encoding})") from error
-    return _LogicalColumn(name, one, many, mask)
+        family = kind.get("type") if isinstance(kind, Mapping) else None
+        if not isinstance(family, str):
+            raise _unusable(name, kind, "expected an object with a 'type'")
+        mask = name + MASK_SUFFIX if kind.get("mask") else None
+        if mask is not None and encodings.get(mask) != "uint8":
+            raise _unusable(name, kind, f"its nulls should be marked in a column {mask!r} of uint8")
+        try:
+            one, many = _restorers(family, kind, encodings[name])
+        except SchemaError as error:
+            raise _unusable(name, kind, f"{error.message} (stored as {encodings[name]})") from error
+        if one is not None or mask is not None:
+            columns.append(_LogicalColumn(name, one, many, mask))
+    return LogicalTypes(types, tuple(columns)) if columns else None
 
 
 def _restorers(family: str, kind: Mapping[str, Any], encoding: str) -> tuple[Restore | None, Restore | None]:
@@ -297,13 +297,6 @@ def _restored(column: _LogicalColumn, restore: Restore, stored: Any) -> Any:
             column=column.name,
             sample=row,
         ) from error
-
-
-def _masked(values: Any, is_null: Any) -> Any:
-    if isinstance(values, np.ndarray):
-        mask = is_null.reshape(-1, *(1,) * (values.ndim - 1))
-        return np.ma.MaskedArray(values, np.broadcast_to(mask, values.shape).copy())
-    return [None if null else value for value, null in zip(values, is_null.tolist(), strict=True)]
 
 
 def _unusable(name: str, kind: Any, why: str) -> SchemaError:

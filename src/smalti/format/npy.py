@@ -22,7 +22,16 @@ def read_npy(content: bytes | bytearray | memoryview) -> np.ndarray[Any, Any]:
         ValueError: The content is no such file, has pickled objects, or is shorter or longer than its header declares.
     """
     data = memoryview(content).toreadonly()
-    shape, is_fortran, dtype, begin = _header(bytes(data[: 1 << 14]))
+    file = io.BytesIO(bytes(data[: 1 << 14]))  # NumPy reads headers of 10,000 characters
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADERS:
+            raise ValueError(f"the format {version} is not that of numbers")
+        shape, is_fortran, dtype = _HEADERS[version](file)
+    except Exception as error:
+        # NumPy evaluates the header as a Python literal, which can fail in many ways.
+        raise ValueError(f"no .npy file: {str(error)[:200]}") from error
+    begin = file.tell()
     if dtype.hasobject:
         raise ValueError("the file has pickled objects, which are never loaded")
     declared, found = math.prod(shape) * dtype.itemsize, len(data) - begin
@@ -32,17 +41,3 @@ def read_npy(content: bytes | bytearray | memoryview) -> np.ndarray[Any, Any]:
         return np.ndarray(shape, dtype, data, begin, order="F" if is_fortran else "C")
     except (TypeError, ValueError, ArithmeticError) as error:  # axes of no length beside enormous ones
         raise ValueError(f"the header declares shape {shape!s:.80}, which is no shape: {error}") from error
-
-
-def _header(begin: bytes) -> tuple[tuple[int, ...], bool, Any, int]:
-    """Return shape, order and type, and the place of the first element; NumPy reads headers of 10,000 characters."""
-    file = io.BytesIO(begin)
-    try:
-        version = np.lib.format.read_magic(file)
-        if version not in _HEADERS:
-            raise ValueError(f"the format {version} is not that of numbers")
-        shape, is_fortran, dtype = _HEADERS[version](file)
-    except Exception as error:
-        # NumPy evaluates the header as a Python literal, which can fail in many ways.
-        raise ValueError(f"no .npy file: {str(error)[:200]}") from error
-    return shape, is_fortran, dtype, file.tell()

@@ -7,6 +7,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -131,7 +132,9 @@ def parse_layout(fields: Fields, kind: str) -> TextLayout:
     newline = fields.text("newline")
     if not set(encodings) <= set(TEXT_ENCODINGS):
         raise fault(fields.where, f"column encodings out of {', '.join(TEXT_ENCODINGS)}", None)
-    problem = _mark_problem(kind, newline, separator) or _name_problem(names)
+    problem = _mark_problem(kind, newline, separator)
+    if not problem and not all(map(is_utf8, names)):
+        problem = "`column_names`: a name that UTF-8 cannot hold."
     if problem:
         raise IndexFileError(f"{fields.where}: {problem}", where=fields.where)
     return layout_of(kind, _schema_of(names, encodings), newline, separator)
@@ -167,10 +170,6 @@ def _mark_problem(kind: str, newline: Any, separator: Any) -> str | None:
     if separator is not None and (separator in newline or newline in separator):
         return "`separator` and `newline` must not contain each other: lines could not be told apart."
     return None
-
-
-def _name_problem(names: tuple[str, ...]) -> str | None:
-    return None if all(map(is_utf8, names)) else "`column_names`: a name that UTF-8 cannot hold."
 
 
 @lru_cache(maxsize=256)  # the shards of a set share one schema: a million entries need one copy
@@ -287,22 +286,20 @@ class JsonLines(Lines):
                 raise FormatError(f"not an object of {len(self.names)} columns", line=i)
             row = dict(pairs)
             for name, encoding in zip(self.names, self.encodings, strict=True):
-                row[name] = _read_json(encoding, row.get(name), (name, i))
+                value: Any = row.get(name)
+                kind = type(value)
+                if (encoding == "str" and kind is str) or (encoding == "int" and kind is int):
+                    continue
+                if encoding == "int" and kind is bool:  # MosaicML's writer stores booleans as integers
+                    row[name] = int(value)
+                elif encoding == "float" and (kind is float or (kind is int and abs(value) <= 1 << 53)):
+                    row[name] = float(value)
+                else:
+                    raise FormatError(f"column {name!r}: not a value of {encoding}", line=i, column=name)
             if len(row) != len(self.names):
                 raise FormatError("other columns than the index says, or one of them twice", line=i)
             rows.append(row)
         return [[row[name] for row in rows] for name in self.names]
-
-
-def _read_json(encoding: str, value: Any, place: tuple[str, int]) -> Any:
-    kind = type(value)
-    if (encoding == "str" and kind is str) or (encoding == "int" and kind is int):
-        return value
-    if encoding == "int" and kind is bool:  # MosaicML's writer stores booleans as integers
-        return int(value)
-    if encoding == "float" and (kind is float or (kind is int and abs(value) <= 1 << 53)):
-        return float(value)
-    raise FormatError(f"column {place[0]!r}: not a value of {encoding}", line=place[1], column=place[0])
 
 
 class SeparatedLines(Lines):
@@ -317,17 +314,13 @@ class SeparatedLines(Lines):
         text = separator.join(texts)
         # One comparison for all cases, including separators of several characters that arise across two values.
         if newline in text or text.split(separator) != texts:
-            self._explain(texts, row)
+            bad = [n for n, value in zip(self.names, texts, strict=True) if separator in value or newline in value]
+            if not bad:  # the separator arises across two values: take the first value that is not read back
+                pieces = text.split(separator)
+                bad = [n for n, value, piece in zip(self.names, texts, pieces, strict=False) if value != piece]
+            reason = "contains the separator or the line end, and such lines have no quotes; write JSON or MDS."
+            raise self._refused((bad or self.names)[0], row, SchemaError(f"the text {reason}"))
         return (text + newline).encode("utf-8")
-
-    def _explain(self, texts: list[str], row: int) -> None:
-        separator, newline = self.layout.separator or "", self.layout.newline
-        bad = [n for n, text in zip(self.names, texts, strict=True) if separator in text or newline in text]
-        if not bad:  # the separator arises across two values: take the first value that is not read back
-            found = separator.join(texts).split(separator)
-            bad = [n for n, text, got in zip(self.names, texts, found, strict=False) if text != got]
-        reason = "contains the separator or the line end, and such lines have no quotes; write JSON or MDS."
-        raise self._refused((bad or self.names)[0], row, SchemaError(f"the text {reason}"))
 
     def decode(self, lines: list[str]) -> list[list[Any]]:
         """Return the values of lines with exactly as many values as columns, each a plain number if it must be."""
@@ -344,27 +337,17 @@ def _read_texts(encoding: str, texts: tuple[str, ...], name: str) -> list[Any]:
     if encoding == "str":
         return list(texts)
     allowed, read = (_INT_CHARS, int) if encoding == "int" else (_FLOAT_CHARS, float)
-    try:
+    with suppress(ValueError):  # the loop below finds the value
         if allowed.issuperset("".join(texts)):
-            values: list[Any] = list(map(read, texts))
-            if encoding == "int" or all(map(math.isfinite, values)) or not _overflowed(texts, values):
-                return values
-    except ValueError:
-        pass  # the loop below finds the value
+            numbers: list[Any] = list(map(read, texts))
+            if encoding == "int" or all(map(math.isfinite, numbers)):
+                return numbers
+    values = []
     for i, text in enumerate(texts):
-        if not _is_plain(encoding, text):
+        value = None
+        with suppress(ValueError):
+            value = read(text) if allowed.issuperset(text) else None
+        if value is None or (math.isinf(value) and "inf" not in text):  # the text of a number that is too large
             raise FormatError(f"column {name!r}: not a value of {encoding}", line=i, column=name)
-    raise FormatError(f"column {name!r}: not values of {encoding}", line=0, column=name)
-
-
-def _overflowed(texts: tuple[str, ...], values: list[float]) -> bool:
-    return any(math.isinf(value) and "inf" not in text for text, value in zip(texts, values, strict=True))
-
-
-def _is_plain(encoding: str, text: str) -> bool:
-    try:
-        if encoding == "int":
-            return _INT_CHARS.issuperset(text) and isinstance(int(text), int)
-        return _FLOAT_CHARS.issuperset(text) and not _overflowed((text,), [float(text)])
-    except ValueError:
-        return False
+        values.append(value)
+    return values

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from smalti.errors import BadImageError
-from smalti.format.reading.gather import Ragged
+from smalti.format.reading.files import Ragged
 from smalti.images import decode_rgb
 from smalti.inspection.distributions import (
     ClassesOf,

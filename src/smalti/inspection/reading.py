@@ -28,7 +28,7 @@ import numpy.typing as npt
 from smalti.catalog.header import FOLDER, INDEX
 from smalti.errors import FormatError, SchemaError, StoreError, StoreNotFound
 from smalti.format import AnyShard, FileInfo, Schema, ShardInfo, decode_gathered, open_shard, parse_compression
-from smalti.format.blocks import BlockHashes, is_one_block
+from smalti.format.hashing import BlockHashes, is_one_block
 from smalti.format.index import MAX_STORED_BYTES
 from smalti.format.layout import OFFSET, head_bytes
 from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical

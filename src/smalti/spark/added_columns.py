@@ -33,9 +33,8 @@ from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_fram
 from smalti.spark.writing.dataframe import plan_table, with_casts
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader, UploadOptions
-from smalti.writer.tables.attempts import Answers, Attempt, check_owner
 from smalti.writer.tables.columns import TablePlan
-from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.plan import Answers, Attempt, WritePlan, check_owner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

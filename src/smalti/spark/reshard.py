@@ -39,10 +39,9 @@ from smalti.spark.tasks import LocalFrame, run_here, run_on_rows, run_tasks
 from smalti.spark.writing.dataframe import join_on_executors, plan_frame, select_inputs
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
-from smalti.writer.tables.attempts import Answers, Attempt
-from smalti.writer.tables.packing import Packed, collect_parts, delete_all, find_runs, join_runs
-from smalti.writer.tables.plan import InputRows, OutputColumns, WriteOptions, WritePlan
+from smalti.writer.tables.plan import Answers, Attempt, InputRows, OutputColumns, WriteOptions, WritePlan
 from smalti.writer.tables.task import by_split, write_shards
+from smalti.writer.tables.versions import Packed, collect_parts, delete_all, find_runs, join_runs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -36,7 +36,7 @@ from smalti.errors import ArgumentTypeError, MissingDependency, SchemaError, Sma
 from smalti.process import is_connect, use_driver_python
 from smalti.spark.session import ARROW_BATCHES, SMALL_FILES, missing_connector
 from smalti.storage import Store
-from smalti.writer.tables.attempts import Answers, Attempt, TaskFunction, one_answer_each
+from smalti.writer.tables.plan import Answers, Attempt, TaskFunction, one_answer_each
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

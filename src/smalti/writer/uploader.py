@@ -14,6 +14,7 @@ Intended behaviour of the uploads; anything else is a bug:
    a file of them is put when it is large enough, and at the end.
 """
 
+import itertools
 import os
 import threading
 from collections import deque
@@ -53,14 +54,6 @@ class UploadOptions:
     """True if the threads also compute the row hash of the samples: 0.2 microseconds per sample."""
     is_synced: bool = True
     """True if a put makes the object durable; if False, the caller must call `sync` of the stores for each object."""
-
-
-def _deleted(store: Store, key: str) -> bool:
-    try:
-        store.delete(key)
-    except StoreError:
-        return False
-    return True
 
 
 class SampleBuilder(Protocol):
@@ -235,7 +228,13 @@ class ShardUploader:
         with self._lock:
             keys, self._keys = self._keys, []
             self._failure = None  # raised already; later calls are a use after the end
-        return tuple(store.locate(key) for store in self._stores for key in keys if not _deleted(store, key))
+        left = []
+        for store, key in itertools.product(self._stores, keys):
+            try:
+                store.delete(key)
+            except StoreError:  # noqa: PERF203 - the others are deleted
+                left.append(store.locate(key))
+        return tuple(left)
 
     def _close(self) -> None:
         self._refuse_samples()
@@ -366,23 +365,19 @@ class ShardUploader:
         with self._lock:
             self._keys.append(key)
         for store in self._stores:
-            put = store.put if is_synced else store.put_unsynced
-            self._put_with_attempts(
-                store, key, partial(put, key, bytes(data) if isinstance(data, bytearray) else data), len(data)
-            )
-
-    def _put_with_attempts(self, store: Store, key: str, put: Callable[[], Any], num_bytes: int) -> None:
-        for attempt in range(1, self._options.attempts + 1):
-            if self._cancelled.is_set():
-                return
-            try:
-                put_and_check(put, store, key, num_bytes, attempts=1, error=StoreError)
-                return
-            except StoreAuthError:
-                raise
-            except StoreError:
-                if attempt == self._options.attempts:
+            content = bytes(data) if isinstance(data, bytearray) else data
+            put = partial(store.put if is_synced else store.put_unsynced, key, content)
+            for attempt in range(1, self._options.attempts + 1):
+                if self._cancelled.is_set():
+                    return
+                try:
+                    put_and_check(put, store, key, len(data), attempts=1, error=StoreError)
+                    break
+                except StoreAuthError:
                     raise
+                except StoreError:
+                    if attempt == self._options.attempts:
+                        raise
 
 
 def _parts(batch: "pa.RecordBatch | pa.Table") -> "Iterator[pa.RecordBatch]":

@@ -14,6 +14,7 @@ from smalti.compat.streaming import CSVWriter, JSONWriter, MDSWriter, StreamingD
 from smalti.compat.streaming.base.format.base.writer import JointWriter, SplitWriter, Writer
 from smalti.errors import SmaltiError, StoreError
 from smalti.format import open_shard
+from smalti.format.reading.batch import OpenOptions
 from smalti.writer import MDSWriter as NativeWriter
 from tests.peer_program import SOURCE, fork_alone, minimal_env, run_alone
 from tests.storage.conftest import clean_environment, s3_bucket, s3_server  # noqa: F401 - fixtures
@@ -82,7 +83,7 @@ def test_samples_of_every_set_are_read_back(written):
             shards = [shard for shard in manifest.shards if shard.compression is None]
             for info in shards:
                 paths = [path.parent / file.basename for file in info.raw_files]
-                shard = open_shard(paths, info, allow_unsafe_types=True, check_config=True)
+                shard = open_shard(paths, info, OpenOptions(allow_unsafe_types=True, check_config=True))
                 assert [len(shard[i]) for i in range(info.samples)] == [len(info.schema.names)] * info.samples
             counts[path.parent.name] = manifest.rows
     assert counts["numbers"] == counts["json_False"] == 12

@@ -6,6 +6,7 @@ import pytest
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format import Schema, Shard, ShardBuilder, ShardOptions, parse_encoding, parse_index
+from smalti.format.reading.batch import OpenOptions
 from tests.format.shards import write
 
 UNSAFE = parse_encoding("pkl", allow_unsafe_types=True)
@@ -69,5 +70,5 @@ def test_shard_with_a_pickled_column_opens_only_if_unsafe_types_are_allowed(tmp_
     path = tmp_path / info.raw.basename
     with pytest.raises(SchemaError, match="runs code"):
         Shard.open(path, unsafe)
-    assert Shard.open(path, unsafe, allow_unsafe_types=True)[0] == {"x": [1, 2]}
+    assert Shard.open(path, unsafe, OpenOptions(allow_unsafe_types=True))[0] == {"x": [1, 2]}
     shard.close()

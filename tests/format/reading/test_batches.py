@@ -24,9 +24,8 @@ from smalti.format import (
     open_shard,
     register_encoding,
 )
-from smalti.format.reading.batch import RowSelection, read_batch
-from smalti.format.reading.files import _AddressRange
-from smalti.format.reading.gather import Ragged, gather
+from smalti.format.reading.batch import read_batch
+from smalti.format.reading.files import MappedRows, Ragged, _AddressRange, gather
 from smalti.format.reading.joining import batch_of
 from tests.format.columns import COLUMNS, NAMES, image_bytes, same
 from tests.format.shards import build, write
@@ -223,7 +222,7 @@ def test_numbers_are_converted_to_native_byte_order(tmp_path):
     zero = np.zeros(1, np.int64)
     out = {"v": np.zeros((1, 2), np.int16)}
     for filled in (None, out):
-        batch = read_batch(RowSelection([shard.mapped()], zero, zero, plan), filled)
+        batch = read_batch(MappedRows([shard.mapped()], zero, zero), plan, filled)
         assert batch["n"].tolist() == [1 << 24]
         assert batch["v"].tolist() == [[256, 512]]
         assert batch["n"].dtype.isnative

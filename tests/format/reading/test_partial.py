@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from smalti.errors import ChecksumMismatch, FormatError
 from smalti.format import BlockHashes, Schema, ShardBuilder, ShardOptions, place_lists
-from smalti.format.blocks import hash_blocks
+from smalti.format.hashing import hash_blocks
+from smalti.format.reading.batch import OpenOptions
 from smalti.format.reading.shard import PartialFile, PartialShard, header_bytes
 
 BLOCK = 4096
@@ -34,7 +35,7 @@ def opened(info, data):
     parts = PartialFile(hashes, info.raw.basename)
     end = min(len(data), -(-header_bytes(info) // BLOCK) * BLOCK)
     parts.add(data[:end], 0)
-    return PartialShard.open_parts(parts, info, check_config=True)
+    return PartialShard.open_parts(parts, info, OpenOptions(check_config=True))
 
 
 SIZES = st.lists(st.integers(0, 3 * BLOCK), min_size=1, max_size=40)

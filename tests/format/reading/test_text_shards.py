@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smalti.errors import ChecksumMismatch, FormatError, SchemaError
 from smalti.format import open_shard, text_schema
-from smalti.format.reading.gather import Ragged
+from smalti.format.reading.files import Ragged
 from smalti.format.reading.joining import batch_of
 from smalti.format.reading.text import TextShard
 from smalti.format.text import layout_of, make_lines

@@ -36,7 +36,7 @@ from smalti.spark.prepare import PrepareOptions
 from smalti.spark.reshard import SourceFile, convert_files, reshard_files
 from smalti.storage import open_store
 from smalti.writer import MDSWriter, delete
-from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.plan import Attempt
 from tests import seeds
 from tests.spark.photos import put
 from tests.stores import MemoryStore

@@ -26,8 +26,7 @@ from smalti.spark.added_columns import add_columns, drop_columns, place_rows, wr
 from smalti.spark.writing.dataframe import plan_table
 from smalti.storage import open_store
 from smalti.writer import MDSWriter
-from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.plan import Attempt, WritePlan
 from tests.golden.conftest import peer, peer_reads
 from tests.reading_options import grouped
 from tests.shard_sets import sample, write_set

@@ -14,7 +14,7 @@ from smalti.spark.prepared.rows import read_labelled
 from smalti.spark.prepared.table import PreparedTable, write_prepared_rows
 from smalti.spark.prepared.update import PreparedUpdate, _Update
 from smalti.storage import Store, open_store
-from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.plan import Attempt
 from tests.stores import MemoryStore
 
 OPTIONS = PrepareOptions(size=16, validation_fraction=0.25)

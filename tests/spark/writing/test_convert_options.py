@@ -62,7 +62,7 @@ def test_partitions_of_few_rows_make_one_shard_and_nothing_is_left_over(spark, t
 
 
 def test_large_tails_are_joined_by_a_second_pass_of_tasks(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr("smalti.writer.tables.packing._MAX_DRIVER_BYTES", 0)
+    monkeypatch.setattr("smalti.writer.tables.versions._MAX_DRIVER_BYTES", 0)
     manifest = dataframe_to_mds(spark.range(0, 50, 1, 5), tmp_path, compression=None, size_limit=512, hashes=())
     assert numbers(tmp_path) == list(range(50))
     assert [shard.samples for shard in manifest.shards] == [20, 20, 10]  # 343 bytes for samples of 12 bytes each

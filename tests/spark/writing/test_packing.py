@@ -13,8 +13,9 @@ from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
 from smalti.spark.added_columns import _in_order
 from smalti.spark.prepared.table import parts_of
 from smalti.storage import LocalStore
-from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.packing import (
+from smalti.writer.tables.plan import Attempt, InputRows, OutputColumns, WritePlan
+from smalti.writer.tables.task import write_shards
+from smalti.writer.tables.versions import (
     Packed,
     TaskShards,
     collect_parts,
@@ -24,8 +25,6 @@ from smalti.writer.tables.packing import (
     join_runs,
     join_shards,
 )
-from smalti.writer.tables.plan import InputRows, OutputColumns, WritePlan
-from smalti.writer.tables.task import write_shards
 
 SCHEMA = Schema.from_columns({"id": "int64"})
 HEAD = 170

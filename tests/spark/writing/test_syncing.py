@@ -11,10 +11,9 @@ from smalti.errors import StoreError
 from smalti.format import Schema, ShardOptions
 from smalti.spark import dataframe_to_mds
 from smalti.storage.store import Disk
-from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.packing import Packed, collect_parts
-from smalti.writer.tables.plan import InputRows, OutputColumns, WritePlan
+from smalti.writer.tables.plan import Attempt, InputRows, OutputColumns, WritePlan
 from smalti.writer.tables.task import write_shards
+from smalti.writer.tables.versions import Packed, collect_parts
 from tests.spark.writing.logging_store import HERE, LoggingStore
 from tests.stores import MemoryStore
 

@@ -9,13 +9,19 @@ from smalti.catalog import load_manifest
 from smalti.errors import SchemaError
 from smalti.format import ShardOptions
 from smalti.storage import LocalStore
-from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.packing import collect_parts
-from smalti.writer.tables.plan import InputRows, OutputColumns, WriteOptions, WritePlan, collect_columns, plan_rows
+from smalti.writer.tables.plan import (
+    Attempt,
+    InputRows,
+    OutputColumns,
+    WriteOptions,
+    WritePlan,
+    collect_columns,
+    plan_rows,
+)
 from smalti.writer.tables.task import write_shards
 from smalti.writer.tables.transform import Transform
 from smalti.writer.tables.types import kinds_of
-from smalti.writer.tables.versions import begun, identify, publish_shards
+from smalti.writer.tables.versions import begun, collect_parts, identify, publish_shards
 from tests.stores import MemoryStore
 
 
@@ -48,10 +54,10 @@ def test_tasks_that_get_a_plan_as_bytes_write_what_the_driver_publishes(tmp_path
             attempt, batch = Attempt.new(task), pa.RecordBatch.from_pydict({"c0": pa.array([2 * task, 2 * task + 1])})
             answers.append((attempt, write_shards(pickle.loads(sent), iter([batch]), attempt)))
         assert not (tmp_path / "index.json").exists()
-        published = publish_shards(plan, write, options, answers, lambda *_: pytest.fail("joined elsewhere"), watch)
+        published, _ = publish_shards(plan, write, options, answers, lambda *_: pytest.fail("joined elsewhere"), watch)
     manifest = load_manifest(tmp_path)
     assert (manifest.version, manifest.rows, manifest.schema.columns()) == (1, 4, {"id": "int32"})
-    assert published.manifest.digest == manifest.digest
+    assert published.digest == manifest.digest
 
 
 def test_columns_that_tasks_find_for_themselves_must_agree():

@@ -2,7 +2,7 @@
 
 Layout 1 is for MDS shards. Layout 2, for sets with text shards or Parquet files, has further columns for meta files,
 line ends and separators. Both may have columns with which parts of shards are verified: the places of their block
-lists (`smalti.format.blocks`).
+lists (`smalti.format.hashing`).
 
 Everything that pyarrow takes for granted is checked first. Local files are memory-mapped; once a file was checked, the
 pages that were read are released again.

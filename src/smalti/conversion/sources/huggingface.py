@@ -24,7 +24,7 @@ from smalti.format.reading.arrow import STORED_AS
 from smalti.regular_files import read_regular
 from smalti.storage import Store, open_store
 from smalti.storage.store import join_key
-from smalti.writer.tables.plain import cast_array, plain_array, plain_type
+from smalti.writer.tables.values import cast_array, plain_array, plain_type
 
 _STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
 _KEY = b"huggingface"

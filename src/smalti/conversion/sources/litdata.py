@@ -35,7 +35,7 @@ from smalti.format import parse_encoding
 from smalti.format.json_fields import unique_keys
 from smalti.format.reading.arrow import STORED_AS
 from smalti.storage import open_store
-from smalti.writer.tables.plain import cast_array, plain_array
+from smalti.writer.tables.values import cast_array, plain_array
 
 _INDEX = "index.json"
 _ADVICE = "write the set again without it with litdata.optimize, or read it with litdata and write rows with MDSWriter"

@@ -33,7 +33,7 @@ from smalti.conversion.sources.parquet_files import (
 )
 from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format.index import MAX_INDEX_BYTES
-from smalti.writer.tables.plain import cast_array, plain_array, plain_type
+from smalti.writer.tables.values import cast_array, plain_array, plain_type
 
 _SUMMARY = "_metadata"
 _BATCH_BYTES = 8 << 20

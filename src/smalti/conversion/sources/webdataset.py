@@ -177,7 +177,7 @@ def _stack(kind: MemberType, contents: Contents) -> pa.Array:
         codec.encode(array)  # checks type and shape
     block = np.stack(arrays) if arrays else np.empty((0, *codec.shape), codec.dtype)
     is_null = np.array([content is None for content in contents])
-    return fixed_lists_of(codec)(block).take(pa.array(np.cumsum(~is_null) - 1, pa.int64(), mask=is_null))
+    return fixed_lists_of(codec)[1](block).take(pa.array(np.cumsum(~is_null) - 1, pa.int64(), mask=is_null))
 
 
 _ENDINGS = (".tar", ".tgz", ".tbz2", ".tar.xz", ".txz", ".tzst")

@@ -1,7 +1,6 @@
 """`Encoding`, the base class: how one value becomes bytes and comes back. The encodings themselves stand beside it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -65,7 +64,13 @@ class Encoding(ABC):
         Raises:
             FormatError: A value is damaged; `row`, in [0, n), is the first such value.
         """
-        return decode_each(self.decode, split(data, offsets))
+        values: list[Any] = []
+        try:
+            values.extend(map(self.decode, split(data, offsets)))
+        except (ValueError, ArithmeticError, RecursionError) as error:
+            # list.extend keeps what came before the error: the number of values is the place.
+            raise FormatError(str(error), row=len(values)) from error
+        return values
 
 
 def split(data: Bytes1d, offsets: Int64s) -> list[bytes]:
@@ -81,26 +86,6 @@ def split(data: Bytes1d, offsets: Int64s) -> list[bytes]:
         return [bytes(view[begin:end]) for begin, end in pairwise(offsets.tolist())]
     whole = data.tobytes()
     return [whole[begin:end] for begin, end in pairwise(offsets.tolist())]
-
-
-def decode_each(decode: Callable[[Any], Any], stored: Iterable[Any]) -> list[Any]:
-    """Call `decode` for each stored value.
-
-    Raises:
-        FormatError: A value is damaged; `row` is its place.
-    """
-    values: list[Any] = []
-    try:
-        values.extend(map(decode, stored))
-    except (ValueError, ArithmeticError, RecursionError) as error:
-        # list.extend keeps what came before the error: the number of values is the place.
-        raise damaged(len(values), error) from error
-    return values
-
-
-def damaged(row: int, reason: object) -> FormatError:
-    """Return the error for the value at place `row` of a batch; the caller adds column and shard."""
-    return FormatError(str(reason), row=row)
 
 
 def kind_of(value: Any) -> str:

@@ -12,6 +12,7 @@ but for sizes, comments and Huffman tables, so the results of the JPEG check are
 import os
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
 from itertools import pairwise
@@ -228,15 +229,22 @@ class ImageFileEncoding(Encoding):
 
     is_image: ClassVar[bool] = True
     format: ClassVar[str]
-    find_fault: ClassVar["staticmethod[[bytes], str | None]"]
-    """Returns what is wrong with a file, or None."""
 
     def encode(self, value: Any) -> bytes:
         """Return the file's bytes, checked from header to end mark; a PIL image is saved by PIL."""
         if isinstance(value, bytes | bytearray | memoryview):
             data = bytes(value)
         elif isinstance(value, Image.Image):
-            data = self._original(value) or self._save(value)
+            data = self._original(value) or b""
+            if not data:
+                out = BytesIO()
+                try:
+                    value.save(out, format=self.format)
+                except (OSError, ValueError, KeyError) as error:
+                    raise SchemaError(
+                        f"an image of mode {value.mode} cannot be saved as {self.format}: {error}."
+                    ) from error
+                data = out.getvalue()
         else:
             raise SchemaError(f"expected a {self.format} file's bytes or a PIL image, found {kind_of(value)}.")
         self.check(data)
@@ -248,25 +256,24 @@ class ImageFileEncoding(Encoding):
         Raises:
             SchemaError: It does not.
         """
-        fault = self.find_fault(data)
-        if fault:
+        if fault := check_image_file(self.format, data):
             raise SchemaError(f"expected a {self.format} file: {fault}.")
 
     def _original(self, image: Image.Image) -> bytes | None:  # noqa: ARG002 - used by Jpeg
         return None
 
-    def _save(self, image: Image.Image) -> bytes:
-        out = BytesIO()
-        try:
-            image.save(out, format=self.format)
-        except (OSError, ValueError, KeyError) as error:
-            raise SchemaError(f"an image of mode {image.mode} cannot be saved as {self.format}: {error}.") from error
-        return out.getvalue()
-
     def decode(self, data: bytes) -> Image.Image:
         """Return a lazy PIL image; only the decoders of JPEG, PNG, WebP, GIF and BMP are tried."""
         try:
-            image = Image.open(BytesIO(data), formats=_readable_formats(data))
+            kind = format_of(bytes(data[:16]))
+            if kind not in (None, "JPEG", "PNG"):
+                # Opening a WebP file allocates its canvas, so the sizes of other formats are checked before.
+                size = SIZE_OF[kind](data)
+                if size is None:
+                    raise UnreadableImage(f"a {kind} file without a size.")
+                if fault := too_many_pixels(*size):
+                    raise UnreadableImage(f"{fault}.")
+            image = Image.open(BytesIO(data), formats=("JPEG", "PNG") if kind in (None, "JPEG", "PNG") else (kind,))
         except BadImageError:
             raise
         except Exception as error:
@@ -276,27 +283,10 @@ class ImageFileEncoding(Encoding):
         return image
 
 
-def _readable_formats(data: bytes) -> tuple[str, ...]:
-    """Return Pillow's names of the formats to try.
-
-    Opening a WebP file allocates its canvas, so the sizes of formats other than JPEG and PNG are checked here.
-    """
-    kind = format_of(bytes(data[:16]))
-    if kind in (None, "JPEG", "PNG"):
-        return ("JPEG", "PNG")
-    size = SIZE_OF[kind](data)
-    if size is None:
-        raise UnreadableImage(f"a {kind} file without a size.")
-    if fault := too_many_pixels(*size):
-        raise UnreadableImage(f"{fault}.")
-    return (kind,)
-
-
 class Jpeg(ImageFileEncoding):
     """A JPEG file."""
 
     format: ClassVar[str] = "JPEG"
-    find_fault = staticmethod(check_jpeg)
 
     def _original(self, image: Image.Image) -> bytes | None:
         # An image opened from a file is stored as that file, as MosaicML does: saving again would lose quality.
@@ -304,38 +294,32 @@ class Jpeg(ImageFileEncoding):
         if not name:
             return None
         path = Path(os.fsdecode(name))
-        data = read_regular(path) if path.is_file() else None
-        return data if data and _is_unchanged(data, image) else None
-
-
-def _is_unchanged(data: bytes, image: Image.Image) -> bool:
-    """Return whether the image still equals the file: PIL modifies images in place (thumbnails, drawings)."""
-    try:
-        with Image.open(BytesIO(data), formats=("JPEG",)) as file:
-            if (file.size, file.mode) != (image.size, image.mode):
-                return False
-            not_loaded_yet = bool(getattr(image, "tile", None))
-            return not_loaded_yet or file.tobytes() == image.tobytes()
-    except (OSError, SyntaxError, ValueError):
-        return False
+        data = read_regular(path) if path.is_file() else b""
+        # Only if the image still equals the file: PIL modifies images in place (thumbnails, drawings).
+        with suppress(OSError, SyntaxError, ValueError), Image.open(BytesIO(data), formats=("JPEG",)) as file:
+            if (file.size, file.mode) == (image.size, image.mode):
+                is_loaded = not getattr(image, "tile", None)
+                return data if not is_loaded or file.tobytes() == image.tobytes() else None
+        return None
 
 
 class Png(ImageFileEncoding):
     """A PNG file."""
 
     format: ClassVar[str] = "PNG"
-    find_fault = staticmethod(check_png)
 
 
 class ImageList(Encoding):
     """Any number of images, each stored as the encoding `element` stores one; decodes to a list of PIL images."""
 
-    reserved = bytes(4)
-    """Bytes in front of the count, which MosaicML reserves for later use."""
-    min_images = 0
+    def __init__(self, name: str, element: Encoding, *, reserved: bytes = bytes(4), min_images: int = 0) -> None:
+        """Take the encoding of each image, the bytes in front of the count, and the fewest images of a value.
 
-    def __init__(self, name: str, element: Encoding) -> None:
+        MosaicML reserves the four bytes for later use.
+        """
         self._element = element
+        self._reserved = reserved
+        self._min_images = min_images
         super().__init__(name)
 
     def encode(self, value: Any) -> bytes:
@@ -344,17 +328,23 @@ class ImageList(Encoding):
         Bytes are accepted if they are a whole value already. An image file may also be a uint8 array of shape (bytes,).
         """
         if isinstance(value, bytes):
-            return self._checked(value)
+            try:
+                images = self.files(value)
+            except BadImageError as error:
+                raise SchemaError(f"expected a list of images, found bytes that are not one: {error}") from error
+            for place, image in enumerate(images):
+                self._image(image, place)
+            return value
         if not isinstance(value, list | tuple):
             raise SchemaError(f"expected a list of images, found {kind_of(value)}.")
-        if len(value) < self.min_images:
+        if len(value) < self._min_images:
             raise SchemaError("expected at least one image, found an empty list, which no reader takes.")
         images = [self._image(item, place) for place, item in enumerate(value)]
         sizes = [len(image) for image in images]
         if max([len(images), *sizes]) >= 1 << 32:
             raise SchemaError("an image of 4 GiB and more does not fit a shard.")
         head = len(images).to_bytes(4, "little") + np.array(sizes, _SIZE).tobytes()
-        return b"".join([self.reserved, head, *images])
+        return b"".join([self._reserved, head, *images])
 
     def _image(self, item: Any, place: int) -> bytes:
         if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim == 1:
@@ -363,15 +353,6 @@ class ImageList(Encoding):
             return self._element.encode(bytes(item) if isinstance(item, bytearray | memoryview) else item)
         except SchemaError as error:
             raise SchemaError(f"image {place} of a list: {error.message}") from error
-
-    def _checked(self, data: bytes) -> bytes:
-        try:
-            images = self.files(data)
-        except BadImageError as error:
-            raise SchemaError(f"expected a list of images, found bytes that are not one: {error}") from error
-        for place, image in enumerate(images):
-            self._image(image, place)
-        return data
 
     def decode(self, data: bytes) -> list[Image.Image]:
         """Return a list of PIL images, whose pixels are read when first used, except raw ones."""
@@ -383,28 +364,18 @@ class ImageList(Encoding):
         Raises:
             BadImageError: `data` is damaged.
         """
-        at = len(self.reserved)
-        if len(data) < at + 4 or data[:at] != self.reserved:
+        at = len(self._reserved)
+        if len(data) < at + 4 or data[:at] != self._reserved:
             raise BadImageError("no header of a list of images.")
         count = int.from_bytes(data[at : at + 4], "little")
         begin = at + 4 + 4 * count
         # Python's integers do not wrap, so a huge count is caught here: `begin` exceeds the number of bytes.
-        if count < self.min_images or begin > len(data):
+        if count < self._min_images or begin > len(data):
             raise BadImageError(
-                f"a list of {count} images, at least {self.min_images}, does not fit {len(data)} bytes."
+                f"a list of {count} images, at least {self._min_images}, does not fit {len(data)} bytes."
             )
         sizes = np.frombuffer(data, _SIZE, count, at + 4)
         ends = [begin, *(begin + np.cumsum(sizes, dtype=np.int64)).tolist()]
         if ends[-1] != len(data):
             raise BadImageError(f"a list of {count} images takes {ends[-1]} bytes, found {len(data)}.")
         return [data[first:last] for first, last in pairwise(ends)]
-
-
-class JpegArray(ImageList):
-    """JPEG files, at least one; decodes to a list of PIL images."""
-
-    reserved = b""
-    min_images = 1
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, Jpeg("jpeg"))

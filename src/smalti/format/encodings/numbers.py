@@ -13,12 +13,12 @@ size.
 import struct
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
-from smalti.format.encodings.encoding import Array, Bytes1d, Encoding, Int64s, damaged, kind_of
+from smalti.format.encodings.encoding import Array, Bytes1d, Encoding, Int64s, kind_of
 from smalti.format.sizes import MAX_FILE_BYTES
 
 SCALAR_NAMES = (
@@ -115,7 +115,7 @@ class Scalar(Encoding):
         size = self.dtype.itemsize
         wrong = np.diff(offsets) != size
         if wrong.any():
-            raise damaged(int(wrong.argmax()), f"{self.dtype.name} takes {size} bytes.")
+            raise FormatError(f"{self.dtype.name} takes {size} bytes.", row=int(wrong.argmax()))
         return data.view(self.dtype)
 
 
@@ -164,13 +164,8 @@ def parse_shape(data: bytes, begin: int) -> tuple[tuple[int, ...], int]:
     return shape, end
 
 
-class Heads(NamedTuple):
-    """The headers of many values of one element type."""
-
-    dtype: "np.dtype[Any]"
-    lengths: Int64s
-    """Bytes of each header, int64, shape (n,)."""
-    shapes: list[tuple[int, ...]]
+Heads: TypeAlias = tuple["np.dtype[Any]", Int64s, list[tuple[int, ...]]]
+"""Headers of many values: their one element type, the bytes of each header, int64, shape (n,), and their shapes."""
 
 
 def parse_heads(data: Bytes1d, offsets: Int64s, dtype: "np.dtype[Any] | None") -> Heads | None:
@@ -206,7 +201,7 @@ def parse_heads(data: Bytes1d, offsets: Int64s, dtype: "np.dtype[Any] | None") -
             return None
         for row, shape in zip(rows.tolist(), sizes.tolist(), strict=True):
             shapes[row] = tuple(shape)
-    return Heads(dtype, lengths, shapes)
+    return dtype, lengths, shapes
 
 
 class NdArray(Encoding):
@@ -228,15 +223,6 @@ class NdArray(Encoding):
             except FormatError as error:
                 raise SchemaError(f"expected a numpy array, found bytes that are not one: {error}") from error
             return value
-        array = self._as_array(value)
-        head = b""
-        if self.dtype is None:
-            head = bytes([DTYPE_CODES[array.dtype.name]])
-        if self.shape is None:
-            head += shape_header(array.shape)
-        return head + array.astype(little_endian(array.dtype), copy=False).tobytes()
-
-    def _as_array(self, value: Any) -> Array:
         if isinstance(value, list | tuple) and self.dtype is not None:
             array = cast_exact(_from_list(value), self.dtype)
         elif isinstance(value, np.ndarray):
@@ -253,7 +239,10 @@ class NdArray(Encoding):
             raise SchemaError(f"expected an array of shape {self.shape}, found {array.shape}.")
         if not self.accepts_shape(array.shape):
             raise SchemaError(f"expected 1 to {MAX_DIMS} axes and less than 4 GiB, found shape {array.shape}.")
-        return array
+        head = b"" if self.dtype is not None else bytes([DTYPE_CODES[array.dtype.name]])
+        if self.shape is None:
+            head += shape_header(array.shape)
+        return head + array.astype(little_endian(array.dtype), copy=False).tobytes()
 
     def accepts_shape(self, shape: tuple[int, ...]) -> bool:
         """Return whether an array of this shape is written."""
@@ -287,7 +276,19 @@ class NdArray(Encoding):
             return block if self.shape is not None else list(block)
         heads = parse_heads(data, offsets, self.dtype) if self.shape is None else None
         # Different element types, or a damaged value: decode one by one, which also finds the place and the reason.
-        return super().decode_many(data, offsets) if heads is None else _views(data, offsets, heads)
+        if heads is None:
+            return super().decode_many(data, offsets)
+        dtype, lengths, shapes = heads
+        ends = offsets[1:] - np.cumsum(lengths)  # of the values without their headers, in one block of memory
+        moved = np.empty(int(ends[-1]), np.uint8)
+        source, target, begin = memoryview(data), memoryview(moved), 0
+        # A copy per value: as fast as a mask for short values, and many times faster for long ones.
+        value_begins, value_ends = (offsets[:-1] + lengths).tolist(), offsets[1:].tolist()
+        for first, last, end in zip(value_begins, value_ends, ends.tolist(), strict=True):
+            target[begin:end] = source[first:last]
+            begin = end
+        numbers, places = moved.view(dtype), pairwise([0, *(ends // dtype.itemsize).tolist()])
+        return [numbers[begin:end].reshape(shape) for (begin, end), shape in zip(places, shapes, strict=True)]
 
     def decode_block(self, data: Bytes1d, offsets: Int64s) -> Array | None:
         """Return all values as one fresh array of shape (n, *shape); None if their headers are not all equal."""
@@ -301,25 +302,11 @@ class NdArray(Encoding):
         first = parse_heads(data[:width], offsets[:2], self.dtype)
         if first is None:
             return None
-        rows, begin = data.reshape(count, width), int(first.lengths[0])
+        dtype, lengths, shapes = first
+        rows, begin = data.reshape(count, width), int(lengths[0])
         if (rows[:, :begin] != rows[0, :begin]).any():
             return None
-        return rows[:, begin:].copy().view(first.dtype).reshape(count, *first.shapes[0])
-
-
-def _views(data: Bytes1d, offsets: Int64s, heads: Heads) -> list[Array]:
-    """Copy the values, without their headers, into one block of memory, and return aligned views of it."""
-    ends = offsets[1:] - np.cumsum(heads.lengths)
-    moved = np.empty(int(ends[-1]), np.uint8)
-    source, target, begin = memoryview(data), memoryview(moved), 0
-    # A copy per value: as fast as a mask for short values, and many times faster for long ones.
-    value_begins, value_ends = (offsets[:-1] + heads.lengths).tolist(), offsets[1:].tolist()
-    for first, last, end in zip(value_begins, value_ends, ends.tolist(), strict=True):
-        target[begin:end] = source[first:last]
-        begin = end
-    numbers = moved.view(heads.dtype)
-    places = pairwise([0, *(ends // heads.dtype.itemsize).tolist()])
-    return [numbers[begin:end].reshape(shape) for (begin, end), shape in zip(places, heads.shapes, strict=True)]
+        return rows[:, begin:].copy().view(dtype).reshape(count, *shapes[0])
 
 
 def _from_list(value: list[Any] | tuple[Any, ...]) -> Array:

@@ -11,10 +11,9 @@ from threading import Lock
 
 from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.images import ImageList, Jpeg, JpegArray, Pil, Png
+from smalti.format.encodings.images import ImageList, Jpeg, Pil, Png
 from smalti.format.encodings.numbers import DTYPE_CODES, MAX_DIMS, SCALAR_NAMES, Int, NdArray, Scalar
-from smalti.format.encodings.objects import Json, Pickle
-from smalti.format.encodings.text import Bytes, Str, StrDecimal, StrFloat, StrInt
+from smalti.format.encodings.text import Bytes, Json, Pickle, Str, StrDecimal, StrFloat, StrInt
 from smalti.format.sizes import MAX_FILE_BYTES
 
 MakeEncoding = Callable[[str, str], Encoding]
@@ -34,8 +33,7 @@ _BUILT_IN: dict[str, Encoding] = {
     "list[pil]": ImageList("list[pil]", Pil("pil")),
     "list[jpeg]": ImageList("list[jpeg]", Jpeg("jpeg")),
     "list[png]": ImageList("list[png]", Png("png")),
-    "jpeg_array": JpegArray("jpeg_array"),
-    "jpegarray": JpegArray("jpegarray"),
+    **{name: ImageList(name, Jpeg("jpeg"), reserved=b"", min_images=1) for name in ("jpeg_array", "jpegarray")},
     "json": Json("json"),
     **{name: Scalar(name, name) for name in SCALAR_NAMES},
 }

@@ -25,12 +25,11 @@ from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Array, Encoding
 from smalti.format.encodings.images import ImageFileEncoding, ImageList, Pil
 from smalti.format.encodings.numbers import Int, NdArray, Scalar
-from smalti.format.encodings.objects import Json
 from smalti.format.encodings.registry import parse_encoding
-from smalti.format.encodings.text import Bytes, Str, StrDecimal, StrFloat, StrInt
+from smalti.format.encodings.text import Bytes, Json, Str, StrDecimal, StrFloat, StrInt
 from smalti.format.logical import MASK_SUFFIX, json_restorer, number_type
 from smalti.format.reading.batch import check_column_names
-from smalti.format.reading.gather import Ragged
+from smalti.format.reading.files import Ragged
 
 STORED_AS = b"smalti.stored_as"
 LOGICAL = b"smalti.logical"
@@ -71,7 +70,13 @@ class ArrowColumn:
         values, is_null = stored[self.name], None
         if self.mask is not None:
             is_null = np.asarray(stored[self.mask]).astype(bool)
-            values = _chosen(values, np.flatnonzero(~is_null))
+            rows = np.flatnonzero(~is_null)
+            if isinstance(values, Ragged):
+                kept = _binary(values, None).take(pa.array(rows))
+                offsets, content = np.frombuffer(kept.buffers()[1], np.int64, len(kept) + 1), kept.buffers()[2]
+                values = Ragged(np.empty(0, np.uint8) if content is None else np.frombuffer(content, np.uint8), offsets)
+            else:
+                values = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows.tolist()]
         try:
             found = self.convert(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeDecodeError) as error:
@@ -141,9 +146,9 @@ def _codec(encoding: str) -> Encoding:
 
 def _numbers_form(codec: Any) -> tuple[pa.DataType, Convert]:
     """Return the form of a column of numbers, or of arrays of one shape."""
-    item = pa.from_numpy_dtype(codec.dtype)
     if isinstance(codec, NdArray):
-        return _fixed_lists(item, codec.shape or ()), fixed_lists_of(codec)
+        return fixed_lists_of(codec)
+    item = pa.from_numpy_dtype(codec.dtype)
     return item, lambda values: pa.array(np.asarray(values), item)
 
 
@@ -154,7 +159,11 @@ def _value_form(
     family = str(kind.get("type"))
     keep = {STORED_AS: codec.name}
     if family == "image":
-        return pa.binary(), lambda values: _images(codec, values), {STORED_AS: "png"}
+        return (
+            pa.binary(),
+            lambda values: pa.array(map(png_of, _decoded(codec, values)), pa.binary()),
+            {STORED_AS: "png"},
+        )
     if isinstance(codec, NdArray):
         return _array_form(name, codec, kind, first_arrays)
     if isinstance(codec, Scalar) and family not in ("plain", "decimal"):
@@ -222,26 +231,19 @@ def _without_mask(kind: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in kind.items() if key != "mask"}
 
 
-def _fixed_lists(item: pa.DataType, shape: tuple[int, ...]) -> pa.DataType:
-    for size in reversed(shape):
-        item = pa.list_(pa.field("item", item, nullable=False), size)
-    return item
-
-
-def fixed_lists_of(codec: NdArray) -> Convert:
-    """Return the conversion of arrays of one shape, stacked, to lists of fixed sizes."""
-    item = pa.from_numpy_dtype(codec.dtype)
+def fixed_lists_of(codec: NdArray) -> tuple[pa.DataType, Convert]:
+    """Return the type of arrays of one shape as lists of fixed sizes, and the conversion of such arrays, stacked."""
+    kinds = [pa.from_numpy_dtype(codec.dtype)]  # from the numbers outwards
+    for size in reversed(codec.shape or ()):
+        kinds.append(pa.list_(pa.field("item", kinds[-1], nullable=False), size))
 
     def convert(values: Any) -> pa.Array:
-        block = np.asarray(values)
-        array = pa.array(np.ascontiguousarray(block).reshape(-1), item)
-        kind = item
-        for size in reversed(codec.shape or ()):
-            kind = pa.list_(pa.field("item", kind, nullable=False), size)
+        array = pa.array(np.ascontiguousarray(np.asarray(values)).reshape(-1), kinds[0])
+        for kind in kinds[1:]:
             array = pa.FixedSizeListArray.from_arrays(array, type=kind)
         return array
 
-    return convert
+    return kinds[-1], convert
 
 
 def _ragged_arrays(arrays: Sequence[Array], dtype: Any, ndim: int, item: pa.DataType) -> pa.Array:
@@ -330,16 +332,6 @@ def _pairs(value: Any, kind: pa.DataType) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _chosen(values: Any, rows: Array) -> Any:
-    if isinstance(values, Ragged):
-        kept = _binary(values, None).take(pa.array(rows))
-        offsets = np.frombuffer(kept.buffers()[1], np.int64, len(kept) + 1)
-        content = kept.buffers()[2]
-        data = np.frombuffer(content, np.uint8) if content is not None else np.empty(0, np.uint8)
-        return Ragged(data, offsets)
-    return np.asarray(values)[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows.tolist()]
-
-
 def _binary(values: Any, codec: Encoding | None) -> pa.LargeBinaryArray:
     """Return the stored bytes of each value; without a copy where they lie end to end."""
     if isinstance(values, Ragged):
@@ -358,16 +350,12 @@ def _decoded(codec: Encoding, values: Any) -> Any:
 _RED_FIRST = {3: [2, 1, 0], 4: [2, 1, 0, 3]}
 
 
-def _images(codec: Encoding, values: Any) -> pa.Array:
-    """Return PNG files of Spark's images: arrays of shape (height, width, channels), blue first."""
+def png_of(pixels: Array) -> bytes:
+    """Return the PNG file of an image of Spark: uint8, shape (height, width, channels), blue first."""
     from PIL import Image
 
-    def png(pixels: Array) -> bytes:
-        channels = pixels.shape[2]
-        ordered = pixels[:, :, 0] if channels == 1 else np.ascontiguousarray(pixels[:, :, _RED_FIRST[channels]])
-        return _png(Image.fromarray(ordered))
-
-    return pa.array(map(png, _decoded(codec, values)), pa.binary())
+    channels = pixels.shape[2]
+    return _png(Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels[:, :, _RED_FIRST[channels]]))
 
 
 def _png(image: Any) -> bytes:

@@ -13,12 +13,20 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import ArgumentError, BadImageError, FormatError, SampleIndexError, SchemaError
-from smalti.format.encodings.encoding import Array, Encoding, Int64s
+from smalti.format.encodings.encoding import Array, Encoding
 from smalti.format.encodings.numbers import NdArray, Scalar
 from smalti.format.encodings.registry import num_replaced, parse_encoding
 from smalti.format.encodings.text import Bytes
-from smalti.format.reading.files import MappedFile, MappedRows
-from smalti.format.reading.gather import Cells, Ragged, collect, copies, gather, gather_into, locate
+from smalti.format.reading.files import (
+    Cells,
+    MappedRows,
+    Ragged,
+    collect,
+    copies,
+    gather,
+    gather_into,
+    locate,
+)
 from smalti.format.schema import Schema
 
 _MAX_PLANS = 256
@@ -116,6 +124,22 @@ class ReadPlan:
     varying length there."""
 
 
+@dataclass(frozen=True)
+class OpenOptions:
+    """The choices of a reader of shards."""
+
+    allow_unsafe_types: bool = False
+    """Whether columns that run code when they are read are allowed."""
+    check_config: bool = False
+    """Whether the description of the columns inside a shard must equal that of the index: for shards that Smalti
+    wrote."""
+    names: tuple[str, ...] | None = None
+    """Columns to read, in the order of the result; None for all. A line of a text shard is parsed as a whole."""
+
+
+DEFAULTS = OpenOptions()
+
+
 def read_plan(schema: Schema, *, allow_unsafe_types: bool, names: tuple[str, ...] | None = None) -> ReadPlan:
     """Return the plan of a schema; thread-safe.
 
@@ -125,32 +149,25 @@ def read_plan(schema: Schema, *, allow_unsafe_types: bool, names: tuple[str, ...
         SchemaError: There is no such column, or the encoding of one that is read is unknown or unsafe.
     """
     key = schema, allow_unsafe_types, num_replaced(), names
-    found = _plans.get(key)
-    if found is None:
-        if len(_plans) >= _MAX_PLANS:
-            _plans.clear()
-        # Not lru_cache: threads that call it at the same time would get different objects.
-        found = _plans.setdefault(key, _make_plan(schema, names, allow_unsafe_types=allow_unsafe_types))
-    return found
-
-
-def _make_plan(schema: Schema, names: tuple[str, ...] | None, *, allow_unsafe_types: bool) -> ReadPlan:
+    if (known := _plans.get(key)) is not None:
+        return known
     check_column_names(names or (), schema.names)
     read = schema if names is None else schema.only(names)
     columns = []
     for name, codec, size in zip(
         read.names, read.codecs(allow_unsafe_types=allow_unsafe_types), read.sizes, strict=True
     ):
-        is_array = isinstance(codec, NdArray) and codec.dtype is not None and codec.shape is not None
-        dtype = codec.dtype if isinstance(codec, Scalar) or (isinstance(codec, NdArray) and is_array) else None
-        shape = codec.shape or () if isinstance(codec, NdArray) and is_array else ()
+        dtype = codec.dtype if isinstance(codec, Scalar) else None
+        shape: tuple[int, ...] = ()
+        if isinstance(codec, NdArray) and codec.dtype is not None and codec.shape is not None:
+            dtype, shape = codec.dtype, codec.shape
         columns.append(ColumnReadPlan(name, codec, size, dtype, shape, is_verbatim(codec)))
     places, fixed_bytes, num_lengths = {}, 0, 0
     for name, size in zip(schema.names, schema.sizes, strict=True):
         places[name] = fixed_bytes, num_lengths
         fixed_bytes += size or 0
         num_lengths += size is None
-    return ReadPlan(
+    plan = ReadPlan(
         schema,
         names,
         tuple(columns),
@@ -160,6 +177,10 @@ def _make_plan(schema: Schema, names: tuple[str, ...] | None, *, allow_unsafe_ty
         4 * num_lengths + fixed_bytes,
         tuple(places[name] for name in read.names),
     )
+    if len(_plans) >= _MAX_PLANS:
+        _plans.clear()
+    # Not lru_cache: threads that call it at the same time would get different objects.
+    return _plans.setdefault(key, plan)
 
 
 def is_verbatim(codec: Encoding) -> bool:
@@ -198,7 +219,16 @@ def decode_column(name: str, codec: Encoding, values: Ragged, where: Callable[[i
     try:
         return codec.decode_many(values.data, values.offsets)
     except DECODER_ERRORS as error:
-        row, cause = _find_damaged(codec, values, error)
+        row, cause = 0, error
+        if isinstance(error, FormatError) and "row" in error.facts:
+            row = int(error.row)
+        else:  # the first value that does not decode by itself
+            for place, value in enumerate(values.tolist()):
+                try:
+                    codec.decode(value)
+                except DECODER_ERRORS as reason:  # noqa: PERF203 - runs only after a failure
+                    row, cause = place, reason
+                    break
         raise damaged(name, codec, where(row), cause, row=row) from cause
 
 
@@ -213,55 +243,27 @@ def damaged(name: str, codec: Encoding, where: str, cause: Exception, **facts: A
     )
 
 
-def _find_damaged(codec: Encoding, values: Ragged, error: Exception) -> tuple[int, Exception]:
-    """Find the first value that does not decode by itself, and its error."""
-    if isinstance(error, FormatError) and "row" in error.facts:
-        return int(error.row), error
-    for row, value in enumerate(values.tolist()):
-        try:
-            codec.decode(value)
-        except DECODER_ERRORS as cause:  # noqa: PERF203 - runs only after a failure
-            return row, cause
-    return 0, error
-
-
-@dataclass(frozen=True)
-class RowSelection:
-    """The samples of a batch: which rows of which mapped shards of one schema."""
-
-    files: Sequence[MappedFile]
-    which: Int64s
-    """Place in `files` of each row of the batch, int64, shape (n,)."""
-    rows: Int64s
-    """Sample in its shard of each row of the batch, int64, shape (n,), each in [0, N)."""
-    plan: ReadPlan
-
-    def where(self, row: int) -> str:
-        """Return shard and sample of a row, for messages."""
-        return f"{self.files[int(self.which[row])].name}, sample {int(self.rows[row])}"
-
-
-def read_batch(selection: RowSelection, out: Arrays | None = None) -> dict[str, Any]:
+def read_batch(source: MappedRows, plan: ReadPlan, out: Arrays | None = None) -> dict[str, Any]:
     """Read and decode the samples by column; see `batch_of`."""
 
-    def values(source: MappedRows, column: ColumnReadPlan, cells: Cells) -> Any:
+    def values(column: ColumnReadPlan, cells: Cells) -> Any:
         if column.is_verbatim:
             return copies(source, cells)
         try:
-            return decode_column(column.name, column.codec, collect(source, cells), selection.where)
+            return decode_column(column.name, column.codec, collect(source, cells), source.where)
         except FormatError as error:
-            error.facts["sample"] = int(selection.rows[error.row])
+            error.facts["sample"] = int(source.rows[error.row])
             raise
 
-    return _read(selection, selection.plan.columns, out or {}, values)
+    return _read(source, plan, plan.columns, out or {}, values)
 
 
-def gather_batch(selection: RowSelection, columns: Sequence[str] | None = None) -> dict[str, Any]:
+def gather_batch(source: MappedRows, plan: ReadPlan, columns: Sequence[str] | None = None) -> dict[str, Any]:
     """Read the samples by column, undecoded; see `Shard.gather`."""
-    known = {column.name: column for column in selection.plan.columns}
+    known = {column.name: column for column in plan.columns}
     check_column_names(columns or (), known)
-    chosen = selection.plan.columns if columns is None else [known[name] for name in columns]
-    return _read(selection, chosen, {}, lambda source, _, cells: collect(source, cells))
+    chosen = plan.columns if columns is None else [known[name] for name in columns]
+    return _read(source, plan, chosen, {}, lambda _, cells: collect(source, cells))
 
 
 def check_column_names(names: Iterable[str], known: Collection[str]) -> None:
@@ -277,28 +279,26 @@ def check_column_names(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def _read(
-    selection: RowSelection,
+    source: MappedRows,
+    plan: ReadPlan,
     columns: Sequence[ColumnReadPlan],
     out: Arrays,
-    values: Callable[[MappedRows, ColumnReadPlan, Cells], Any],
+    values: Callable[[ColumnReadPlan, Cells], Any],
 ) -> dict[str, Any]:
-    source = MappedRows(selection.files, selection.which)
-    places = dict(
-        zip(selection.plan.schema.names, locate(source, selection.rows, selection.plan.schema.sizes), strict=True)
-    )
+    places = dict(zip(plan.schema.names, locate(source, plan.schema.sizes), strict=True))
     found: dict[str, Any] = {}
     for column in columns:
         cells = places[column.name]
         if column.dtype is None:
-            found[column.name] = values(source, column, cells)
+            found[column.name] = values(column, cells)
         elif column.name in out:
-            array = check_out(out[column.name], column.name, (len(selection.rows), *column.shape), column.dtype)
-            gather_into(source.data, cells.begin, array, column.dtype)
+            array = check_out(out[column.name], column.name, (len(source.rows), *column.shape), column.dtype)
+            gather_into(source.data, cells[0], array, column.dtype)
             found[column.name] = array
         else:
-            stored = gather(source.data, cells.begin, column.size or 0).view(column.dtype)
+            stored = gather(source.data, cells[0], column.size or 0).view(column.dtype)
             native = stored.astype(column.dtype.newbyteorder("="), copy=False)  # a copy on big-endian machines only
-            found[column.name] = native.reshape(len(selection.rows), *column.shape)
+            found[column.name] = native.reshape(len(source.rows), *column.shape)
     return found
 
 

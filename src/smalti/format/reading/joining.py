@@ -10,7 +10,8 @@ import numpy as np
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.index import PARQUET, ShardInfo
-from smalti.format.reading.batch import Arrays, RowSelection, filled, read_batch
+from smalti.format.reading.batch import DEFAULTS, Arrays, OpenOptions, filled, read_batch
+from smalti.format.reading.files import MappedRows
 from smalti.format.reading.shard import Shard
 from smalti.format.reading.text import TextShard
 from smalti.format.schema import Schema
@@ -19,18 +20,8 @@ AnyShard = Shard | TextShard
 _PLAN = attrgetter("plan")  # a batch may touch a thousand shards: no Python code runs for each of them
 
 
-def open_shard(
-    paths: Sequence[Path],
-    info: ShardInfo,
-    *,
-    allow_unsafe_types: bool = False,
-    check_config: bool = False,
-    names: tuple[str, ...] | None = None,
-) -> AnyShard:
+def open_shard(paths: Sequence[Path], info: ShardInfo, options: OpenOptions = DEFAULTS) -> AnyShard:
     """Open the shard whose uncompressed files are `paths`, in the order of `info.raw_files`.
-
-    With `check_config`, the description of the columns inside the shard must equal that of `info`: for shards that
-    Smalti wrote. `names` are the columns to read, in the order of the result; None for all.
 
     Raises:
         ChecksumMismatch: The size of a file is not the declared one.
@@ -42,9 +33,8 @@ def open_shard(
     if len(paths) != len(info.raw_files):
         raise FormatError(f"{info.raw.basename}: expected {len(info.raw_files)} files, found {len(paths)}.")
     if info.meta is None:
-        unsafe = allow_unsafe_types
-        return Shard.open(paths[0], info, allow_unsafe_types=unsafe, check_config=check_config, names=names)
-    return TextShard.open(paths[0], paths[1], info, check_config=check_config, names=names)
+        return Shard.open(paths[0], info, options)
+    return TextShard.open(paths[0], paths[1], info, options)
 
 
 def check_readable(
@@ -107,7 +97,7 @@ def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Array
     mds_shards = [shard for shard in shards if isinstance(shard, Shard)]
     plans = set(map(_PLAN, mds_shards))
     if len(plans) == 1 and len(mds_shards) == len(shards):  # all are MDS shards of one schema, the usual case
-        return read_batch(RowSelection([shard.mapped() for shard in mds_shards], which, rows, plans.pop()), out)
+        return read_batch(MappedRows([shard.mapped() for shard in mds_shards], which, rows), plans.pop(), out)
     check_alike([shard.info for shard in shards], [shard.names for shard in shards])
     groups = [np.flatnonzero(which == place) for place in range(len(shards))]
     parts = [shard.batch(rows[group]) for shard, group in zip(shards, groups, strict=True)]
@@ -145,12 +135,14 @@ def joined(parts: Sequence[dict[str, Any]], places: Sequence[Int64s]) -> dict[st
     `places` holds, for each of the parts, at least one, which rows of the batch it has, in its order.
     """
     order = np.argsort(np.concatenate(places), kind="stable")
-    return {name: _in_order([part[name] for part in parts], order) for name in parts[0]}
-
-
-def _in_order(parts: list[Any], order: Int64s) -> Any:
-    """Concatenate the rows of all parts, and pick them in this order."""
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return np.concatenate(parts)[order]
-    rows = [row for part in parts for row in (part.tolist() if isinstance(part, np.ndarray) else part)]
-    return [rows[place] for place in order.tolist()]
+    batch: dict[str, Any] = {}
+    for name in parts[0]:
+        columns = [part[name] for part in parts]
+        if all(isinstance(column, np.ndarray) for column in columns):
+            batch[name] = np.concatenate(columns)[order]
+        else:
+            rows = [
+                row for column in columns for row in (column.tolist() if isinstance(column, np.ndarray) else column)
+            ]
+            batch[name] = [rows[place] for place in order.tolist()]
+    return batch

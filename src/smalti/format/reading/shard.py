@@ -15,24 +15,23 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import BadImageError, ClosedError, FormatError, SampleIndexError
-from smalti.format.blocks import BlockHashes, num_blocks
 from smalti.format.encodings.encoding import Array, Int64s
 from smalti.format.encodings.registry import is_unsafe
-from smalti.format.hashing import Buffer
+from smalti.format.hashing import BlockHashes, Buffer, num_blocks
 from smalti.format.index import ShardInfo
 from smalti.format.layout import Offsets, compare_config, head_bytes, num_bytes_of_empty, read_offsets
 from smalti.format.reading.batch import (
     DECODER_ERRORS,
+    DEFAULTS,
+    OpenOptions,
     ReadPlan,
-    RowSelection,
     check_rows,
     damaged,
     gather_batch,
     read_batch,
     read_plan,
 )
-from smalti.format.reading.files import MappedFile
-from smalti.format.reading.gather import StoredSamples
+from smalti.format.reading.files import MappedFile, MappedRows, StoredSamples
 
 _BEGIN_AND_END = struct.Struct("<2I").unpack_from
 
@@ -54,24 +53,13 @@ class Shard:
         self._len = info.samples
 
     @classmethod
-    def open(
-        cls,
-        path: Path,
-        info: ShardInfo,
-        *,
-        allow_unsafe_types: bool = False,
-        check_config: bool = False,
-        names: tuple[str, ...] | None = None,
-    ) -> "Shard":
+    def open(cls, path: Path, info: ShardInfo, options: OpenOptions = DEFAULTS) -> "Shard":
         """Map the uncompressed file and check its header and its table of offsets against the index.
 
         Args:
             path: The file as `info.raw` describes it.
             info: The shard's entry in the index.
-            allow_unsafe_types: Whether columns that run code when they are read are allowed.
-            check_config: Whether the description of the columns inside the shard must equal that of the index: for
-                shards that Smalti wrote.
-            names: Columns to read, in the order of the result; None for all.
+            options: The columns to read, and what is allowed and checked.
 
         Raises:
             ChecksumMismatch: The size is not the declared one.
@@ -79,10 +67,10 @@ class Shard:
             SchemaError: A column whose encoding is refused.
             OSError: The file cannot be opened.
         """
-        plan = read_plan(info.schema, allow_unsafe_types=allow_unsafe_types, names=names)
+        plan = read_plan(info.schema, allow_unsafe_types=options.allow_unsafe_types, names=options.names)
         file = MappedFile.open(path, num_bytes=info.raw.num_bytes, name=info.raw.basename)
         offsets = read_offsets(memoryview(file.map), samples=info.samples, what=str(path))
-        if check_config:
+        if options.check_config:
             compare_config(file.map[8 + 4 * info.samples : int(offsets[0])], info.to_json(), what=file.name)
         return cls(file, info, plan)
 
@@ -161,7 +149,7 @@ class Shard:
             FormatError: Bytes of one of the samples are damaged.
             ValueError: The shard is closed.
         """
-        return read_batch(self._pick(indices))
+        return read_batch(self._pick(indices), self.plan)
 
     def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the samples at `indices`, by column, undecoded: the form in which processes exchange them.
@@ -177,7 +165,7 @@ class Shard:
             SchemaError: No such column.
             ValueError: The shard is closed.
         """
-        return gather_batch(self._pick(indices), columns)
+        return gather_batch(self._pick(indices), self.plan, columns)
 
     def stored_samples(self) -> StoredSamples:
         """Return the samples as stored, to be copied or hashed without decoding; keeps the file mapped.
@@ -205,9 +193,9 @@ class Shard:
             raise ClosedError(f"shard {self.info.raw.basename} is closed")
         return file
 
-    def _pick(self, indices: Array) -> RowSelection:
+    def _pick(self, indices: Array) -> MappedRows:
         rows = check_rows(indices, self._len, self.info.raw.basename)
-        return RowSelection([self.mapped()], np.zeros(len(rows), np.int64), rows.astype(np.int64), self.plan)
+        return MappedRows([self.mapped()], np.zeros(len(rows), np.int64), rows.astype(np.int64))
 
     def _too_short(self, number: int) -> FormatError:
         return FormatError(
@@ -295,26 +283,18 @@ class PartialShard(Shard):
         self._offsets = offsets
 
     @classmethod
-    def open_parts(
-        cls,
-        parts: PartialFile,
-        info: ShardInfo,
-        *,
-        allow_unsafe_types: bool = False,
-        check_config: bool = False,
-        names: tuple[str, ...] | None = None,
-    ) -> "PartialShard":
+    def open_parts(cls, parts: PartialFile, info: ShardInfo, options: OpenOptions = DEFAULTS) -> "PartialShard":
         """Check the header, whose blocks were added, and return the shard; the arguments are those of `Shard.open`.
 
         Raises:
             FormatError: The header or the offsets contradict the index.
             SchemaError: A column whose encoding is refused.
         """
-        plan = read_plan(info.schema, allow_unsafe_types=allow_unsafe_types, names=names)
+        plan = read_plan(info.schema, allow_unsafe_types=options.allow_unsafe_types, names=options.names)
         file, table_end = parts.file, 8 + 4 * info.samples
         head = memoryview(file.map)[:table_end]
         offsets = read_offsets(head, samples=info.samples, what=file.name, num_bytes=file.size)
-        if check_config:
+        if options.check_config:
             compare_config(file.map[table_end : int(offsets[0])], info.to_json(), what=file.name)
         return cls(parts, info, plan, offsets)
 
@@ -341,7 +321,7 @@ class PartialShard(Shard):
             self._check(np.array([number]))
         return super().__getitem__(index)
 
-    def _pick(self, indices: Array) -> RowSelection:
+    def _pick(self, indices: Array) -> MappedRows:
         found = super()._pick(indices)
         self._check(np.asarray(indices))
         return found

@@ -6,6 +6,7 @@ The meta file: uint32 N | uint32 offset, into the data file, of each line, and o
 import mmap
 import operator
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ import numpy as np
 from smalti.errors import ClosedError, FormatError, SampleIndexError
 from smalti.format.encodings.encoding import Array
 from smalti.format.index import ShardInfo
-from smalti.format.layout import Offsets, compare_config, read_offsets
-from smalti.format.reading.batch import check_column_names, check_rows
-from smalti.format.reading.files import check_size
-from smalti.format.reading.gather import Ragged, StoredSamples
-from smalti.format.text import TextLayout, make_lines
+from smalti.format.layout import compare_config, read_offsets
+from smalti.format.reading.batch import DEFAULTS, OpenOptions, check_column_names, check_rows
+from smalti.format.reading.files import Ragged, StoredSamples, check_size
+from smalti.format.text import make_lines
 from smalti.regular_files import open_regular
 
 _DAMAGED = "the shard is damaged. Fetch it again, or run the writer again."
@@ -31,16 +31,38 @@ class TextShard:
     """
 
     def __init__(
-        self,
-        data: "mmap.mmap | bytes",
-        offsets: Offsets,
-        info: ShardInfo,
-        layout: TextLayout,
-        names: tuple[str, ...] | None = None,
+        self, data: "mmap.mmap | bytes", meta: bytes, info: ShardInfo, options: OpenOptions, *, where: tuple[str, str]
     ) -> None:
-        """Use `TextShard.open`."""
+        """Check the contents of two files against each other and against the index; `where` names them."""
+        layout = info.layout
+        if layout is None:
+            raise FormatError(f"{where[0]}: its index entry is that of an {info.format} shard, not of a text shard.")
+        check_column_names(options.names or (), layout.schema.names)
+        offsets = read_offsets(
+            memoryview(meta),
+            samples=info.samples,
+            what=where[1],
+            first=0,  # the header in front of the first line is compared below
+            num_bytes=info.raw.num_bytes,
+        )
+        if options.check_config:
+            compare_config(meta[8 + 4 * info.samples :], info.to_json(), what=where[1])
+        content, header = np.frombuffer(data, np.uint8), layout.header
+        if offsets[0] != len(header) or content[: len(header)].tobytes() != header:
+            raise FormatError(
+                f"{where[0]}: expected a first line with the {len(layout.schema.names)} names of the columns, as the "
+                f"index says, found another; {_DAMAGED}"
+            )
+        newline = np.frombuffer(layout.newline.encode("utf-8"), np.uint8)
+        ends = offsets[1:].astype(np.int64) - len(newline)
+        if (np.diff(offsets) < len(newline)).any() or any(
+            (content[ends + place] != char).any() for place, char in enumerate(newline)
+        ):
+            raise FormatError(
+                f"{where[0]}: a sample does not end where the meta file says, with a line end; {_DAMAGED}"
+            )
         self.info = info
-        self.names = names
+        self.names = options.names
         """Columns that are returned, in this order; None for all. A line is parsed as a whole."""
         self._data: mmap.mmap | bytes | None = data
         self._offsets = offsets
@@ -49,18 +71,8 @@ class TextShard:
         self._len = info.samples
 
     @classmethod
-    def open(
-        cls,
-        data_path: Path,
-        meta_path: Path,
-        info: ShardInfo,
-        *,
-        check_config: bool = False,
-        names: tuple[str, ...] | None = None,
-    ) -> "TextShard":
+    def open(cls, data_path: Path, meta_path: Path, info: ShardInfo, options: OpenOptions = DEFAULTS) -> "TextShard":
         """Map the data file, read the meta file, and check them against each other and against the index.
-
-        `check_config` and `names` are as for `Shard.open`.
 
         Raises:
             ChecksumMismatch: The size of a file is not the declared one.
@@ -79,35 +91,7 @@ class TextShard:
             check_size(file.seek(0, 2), info.raw.num_bytes, what=str(data_path))
             # A shard without samples may be an empty file, which cannot be mapped.
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if info.raw.num_bytes else b""
-        return cls._of(data, meta, info, check_config=check_config, names=names, where=(str(data_path), str(meta_path)))
-
-    @classmethod
-    def _of(
-        cls,
-        data: "mmap.mmap | bytes",
-        meta: bytes,
-        info: ShardInfo,
-        *,
-        check_config: bool,
-        names: tuple[str, ...] | None,
-        where: tuple[str, str],
-    ) -> "TextShard":
-        """Check the contents of two files against each other and against the index; `where` names them."""
-        layout = info.layout
-        if layout is None:
-            raise FormatError(f"{where[0]}: its index entry is that of an {info.format} shard, not of a text shard.")
-        check_column_names(names or (), layout.schema.names)
-        offsets = read_offsets(
-            memoryview(meta),
-            samples=info.samples,
-            what=where[1],
-            first=0,  # the header in front of the first line is compared below
-            num_bytes=info.raw.num_bytes,
-        )
-        if check_config:
-            compare_config(meta[8 + 4 * info.samples :], info.to_json(), what=where[1])
-        _check_lines(np.frombuffer(data, np.uint8), offsets, layout, what=where[0])
-        return cls(data, offsets, info, layout, names)
+        return cls(data, meta, info, options, where=(str(data_path), str(meta_path)))
 
     def __len__(self) -> int:
         return self._len
@@ -143,9 +127,14 @@ class TextShard:
             FormatError: Bytes of one of the samples are damaged.
             ValueError: The shard is closed.
         """
-        found = self._columns(check_rows(indices, self._len, self.info.raw.basename).tolist())
+        batch: dict[str, Any] = self._columns(check_rows(indices, self._len, self.info.raw.basename).tolist())
         encodings = self.info.schema.columns()
-        return {name: _numbers(encodings[name], values) for name, values in found.items()}
+        for name, values in batch.items():
+            if encodings[name] != "str":
+                # Python integers beyond 64 bits are allowed by the format: such a column stays a list.
+                with suppress(OverflowError):
+                    batch[name] = np.array(values, np.float64 if encodings[name] == "float" else np.int64)
+        return batch
 
     def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the same as `batch`, with text as UTF-8 bytes in a `Ragged` where possible, to send to a process.
@@ -159,8 +148,12 @@ class TextShard:
         known = encodings if self.names is None else self.names
         chosen = known if columns is None else columns
         check_column_names(chosen, known)
-        found = self.batch(indices)
-        return {name: _ragged(found[name]) if encodings[name] == "str" else found[name] for name in chosen}
+        batch = self.batch(indices)
+        for name in chosen:
+            if encodings[name] == "str":
+                with suppress(UnicodeEncodeError):  # JSON can hold unpaired surrogates, UTF-8 cannot
+                    batch[name] = Ragged.from_values([value.encode("utf-8") for value in batch[name]])
+        return {name: batch[name] for name in chosen}
 
     def stored_samples(self) -> StoredSamples:
         """Return the lines of the samples with their ends, as stored.
@@ -203,38 +196,6 @@ def check_written_text(data: bytes, meta: bytes, info: ShardInfo) -> None:
         FormatError: A reader would refuse a file or the line.
     """
     where = (info.raw.basename, f"{info.raw.basename}.meta")
-    shard = TextShard._of(data, meta, info, check_config=False, names=None, where=where)
+    shard = TextShard(data, meta, info, DEFAULTS, where=where)
     if len(shard):
         shard.batch(np.array([len(shard) - 1]))
-
-
-def _check_lines(data: Array, offsets: Offsets, layout: TextLayout, *, what: str) -> None:
-    """Return only if the data file begins with the header, and every line ends with a line end."""
-    header, newline = layout.header, np.frombuffer(layout.newline.encode("utf-8"), np.uint8)
-    if offsets[0] != len(header) or data[: len(header)].tobytes() != header:
-        raise FormatError(
-            f"{what}: expected a first line with the {len(layout.schema.names)} names of the columns, as the index "
-            f"says, found another; {_DAMAGED}"
-        )
-    if (np.diff(offsets) < len(newline)).any() or any(
-        (data[offsets[1:].astype(np.int64) - len(newline) + place] != char).any() for place, char in enumerate(newline)
-    ):
-        raise FormatError(f"{what}: a sample does not end where the meta file says, with a line end; {_DAMAGED}")
-
-
-def _numbers(encoding: str, values: list[Any]) -> Any:
-    if encoding == "float":
-        return np.array(values, np.float64)
-    if encoding == "int":
-        try:
-            return np.array(values, np.int64)
-        except OverflowError:
-            return values  # Python integers beyond 64 bits are allowed by the format
-    return values
-
-
-def _ragged(values: list[str]) -> Any:
-    try:
-        return Ragged.from_values([value.encode("utf-8") for value in values])
-    except UnicodeEncodeError:
-        return values  # JSON can hold unpaired surrogates, UTF-8 cannot

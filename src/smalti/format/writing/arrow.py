@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from smalti.errors import SchemaError
-from smalti.format.encodings.encoding import Array, Encoding
+from smalti.format.encodings.encoding import Array, Encoding, Int64s
 from smalti.format.encodings.images import END_MARK, HEAD_BYTES, ImageFileEncoding, Jpeg, Pil, Png, has_good_head
 from smalti.format.encodings.numbers import DTYPE_CODES, Int, NdArray, Scalar, cast_exact, little_endian, shape_header
 from smalti.format.encodings.text import Bytes, Str
@@ -27,33 +27,16 @@ StoredColumn: TypeAlias = "Array | pa.LargeBinaryArray"
 _STRIP_BYTES = 1 << 20  # stays in a core's cache from being assembled to being copied into the shard
 
 
-class EncodedRows:
-    """The encoded columns of one batch, assembled into samples strip by strip."""
-
-    def __init__(self, count: int, columns: list[StoredColumn]) -> None:
-        self._columns = columns
-        variable = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
-        fixed = sum(column.shape[1] for column in columns if isinstance(column, np.ndarray))
-        self.lengths: Array = np.full(count, fixed + 4 * len(variable), np.int64)
-        """Bytes of each sample, int64, shape (rows,)."""
-        for values in variable:
-            self.lengths += values
-
-    def strips(self, begin: int, end: int) -> Iterator[memoryview]:
-        """Yield the bytes of samples [begin, end), in order, in pieces of a good size for copying."""
-        while begin < end:
-            ends = np.cumsum(self.lengths[begin : begin + _STRIP_BYTES // max(1, int(self.lengths[begin]))])
-            stop = min(end, begin + max(1, int(np.searchsorted(ends, _STRIP_BYTES, side="right"))))
-            yield _join([_rows_of(column, begin, stop) for column in self._columns])
-            begin = stop
-
-
 def encode_batch(
     schema: Schema, codecs: tuple[Encoding, ...], batch: pa.RecordBatch, *, first_row: int = 0
-) -> EncodedRows:
+) -> tuple[Int64s, Callable[[int, int], Iterator[memoryview]]]:
     """Encode the samples of a batch.
 
     The batch has at least one row and exactly the columns of the schema, in any order.
+
+    Returns:
+        The bytes of each sample, int64, shape (rows,), and the function that yields the bytes of samples [begin, end),
+            in order, in pieces of a good size for copying.
 
     Raises:
         SchemaError: Missing, unknown or repeated columns, nulls, or values that do not fit without loss.
@@ -78,11 +61,25 @@ def encode_batch(
         # The number of encoded columns is the place of the one that failed.
         name, row = schema.names[len(columns)], first_row + int(error.facts.get("row", 0))
         raise refused_value(error, column=name, encoding=schema.encodings[len(columns)], row=row) from error
-    return EncodedRows(batch.num_rows, columns)
+    variable = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
+    fixed = sum(column.shape[1] for column in columns if isinstance(column, np.ndarray))
+    sample_bytes: Int64s = np.full(batch.num_rows, fixed + 4 * len(variable), np.int64)
+    for values in variable:
+        sample_bytes += values
 
+    def strips(begin: int, end: int) -> Iterator[memoryview]:
+        while begin < end:
+            ends = np.cumsum(sample_bytes[begin : begin + _STRIP_BYTES // max(1, int(sample_bytes[begin]))])
+            stop = min(end, begin + max(1, int(np.searchsorted(ends, _STRIP_BYTES, side="right"))))
+            yield _join(
+                [
+                    column[begin:stop] if isinstance(column, np.ndarray) else column.slice(begin, stop - begin)
+                    for column in columns
+                ]
+            )
+            begin = stop
 
-def _rows_of(column: StoredColumn, begin: int, end: int) -> StoredColumn:
-    return column[begin:end] if isinstance(column, np.ndarray) else column.slice(begin, end - begin)
+    return sample_bytes, strips
 
 
 def _join(columns: list[StoredColumn]) -> memoryview:
@@ -94,7 +91,9 @@ def _join(columns: list[StoredColumn]) -> memoryview:
     if len(parts) == 1 and isinstance(parts[0], np.ndarray):
         return memoryview(np.ascontiguousarray(parts[0]).reshape(-1))
     arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
-    return _content(pc.binary_join_element_wise(*arrays, _no_separator()))
+    joined = pc.binary_join_element_wise(*arrays, _no_separator())
+    offsets, data = _offsets(joined), joined.buffers()[2]
+    return memoryview(data or b"")[int(offsets[0]) : int(offsets[-1])]
 
 
 def _side_by_side(columns: list[StoredColumn]) -> list[StoredColumn]:
@@ -124,11 +123,6 @@ def _offsets(column: pa.LargeBinaryArray) -> Array:
 
 def _lengths(column: pa.LargeBinaryArray) -> Array:
     return np.diff(_offsets(column))
-
-
-def _content(column: pa.LargeBinaryArray) -> memoryview:
-    offsets, data = _offsets(column), column.buffers()[2]
-    return memoryview(data or b"")[int(offsets[0]) : int(offsets[-1])]
 
 
 def _as_binary(rows: Array) -> pa.LargeBinaryArray:

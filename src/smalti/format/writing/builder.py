@@ -150,8 +150,7 @@ class ShardBuilder:
 
         if batch.num_rows == 0:
             return []
-        rows = encode_batch(self.schema, self._codecs, batch, first_row=self._shards.next_row)
-        return self._push(rows.lengths, rows.strips)
+        return self._push(*encode_batch(self.schema, self._codecs, batch, first_row=self._shards.next_row))
 
     def add_encoded(self, lengths: Int64s, data: memoryview) -> list[FilledShard]:
         """Add samples as stored in a shard of the same schema, and return the shards that were completed.

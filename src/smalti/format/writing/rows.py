@@ -9,6 +9,7 @@ what is wrong. Both give the same bytes.
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -47,7 +48,12 @@ def fast_path(codec: Encoding) -> FastPath:
         return path
     if type(codec) in (Scalar, Int):
         assert isinstance(codec, Scalar)  # noqa: S101 - for the type checker
-        return _number(codec)
+        code = STRUCT_CODES[codec.dtype.name]
+        if codec.dtype.kind in "iu":
+            return FastPath(code=code)  # `struct` accepts integers in range, and nothing else
+        if codec.dtype.name == "float64":
+            return FastPath(kind=float, code=code)
+        return FastPath(encode=_narrow_float(codec, code), code=code)
     if type(codec) is Bytes:
         return FastPath(kind=bytes)
     if type(codec) is Str:
@@ -67,15 +73,6 @@ def _fixed_size_encoder(codec: Encoding) -> Callable[[Any], bytes]:
         return data
 
     return encode
-
-
-def _number(codec: Scalar) -> FastPath:
-    code = STRUCT_CODES[codec.dtype.name]
-    if codec.dtype.kind in "iu":
-        return FastPath(code=code)  # `struct` accepts integers in range, and nothing else
-    if codec.dtype.name == "float64":
-        return FastPath(kind=float, code=code)
-    return FastPath(encode=_narrow_float(codec, code), code=code)
 
 
 def _narrow_float(codec: Scalar, code: str) -> Callable[[Any], float]:
@@ -100,39 +97,28 @@ def _jpeg(value: bytes) -> bytes:
 
 def array_encoder(codec: NdArray) -> Callable[[Any], bytes]:
     """Return the fast path of arrays, which declines what is no plain array of the type and shape."""
-    dtype, shape, heads = codec.dtype, codec.shape, _Heads(codec)
+    own_dtype, own_shape = codec.dtype, codec.shape
+
+    @lru_cache(maxsize=4096)  # bounded: every sample of a column may have another shape
+    def head(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> bytes:
+        """Return the bytes in front of the values."""
+        if dtype.name not in DTYPE_CODES or dtype != dtype.newbyteorder("<") or dtype != (own_dtype or dtype):
+            raise TypeError
+        if not codec.accepts_shape(shape):
+            raise TypeError
+        return (b"" if own_dtype else bytes([DTYPE_CODES[dtype.name]])) + shape_header(shape)
 
     def fixed(value: Any) -> bytes:
-        if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+        if type(value) is not np.ndarray or value.dtype != own_dtype or value.shape != own_shape:
             raise TypeError
         return value.tobytes()
 
     def free(value: Any) -> bytes:
         if type(value) is not np.ndarray:
             raise TypeError
-        return heads[value.dtype, value.shape] + value.tobytes()
+        return head(value.dtype, value.shape) + value.tobytes()
 
-    return free if dtype is None or shape is None else fixed
-
-
-class _Heads(dict[tuple[Any, tuple[int, ...]], bytes]):
-    """The bytes in front of the values, by element type and shape."""
-
-    def __init__(self, codec: NdArray) -> None:
-        super().__init__()
-        self._dtype = codec.dtype
-        self._accepts_shape = codec.accepts_shape
-
-    def __missing__(self, key: tuple[Any, tuple[int, ...]]) -> bytes:
-        dtype, shape = key
-        if dtype.name not in DTYPE_CODES or dtype != dtype.newbyteorder("<") or dtype != (self._dtype or dtype):
-            raise TypeError
-        if not self._accepts_shape(shape):
-            raise TypeError
-        head = (b"" if self._dtype else bytes([DTYPE_CODES[dtype.name]])) + shape_header(shape)
-        if len(self) < 4096:  # bounded: every sample of a column may have another shape
-            self[key] = head
-        return head
+    return free if own_dtype is None or own_shape is None else fixed
 
 
 def make_checked_encoder(schema: Schema, codecs: tuple[Encoding, ...]) -> Callable[[Mapping[str, Any], int], bytes]:

@@ -12,10 +12,17 @@ from typing import Protocol
 import numpy as np
 
 from smalti.errors import ClosedError
-from smalti.format.blocks import block_hashes_of
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Bytes1d, Int64s
-from smalti.format.hashing import Buffer, check_hash_names, digest_bytes, hash_rows
+from smalti.format.hashing import (
+    BLOCK_BYTES,
+    Buffer,
+    check_hash_names,
+    digest_bytes,
+    has_block_hash,
+    hash_blocks,
+    hash_rows,
+)
 from smalti.format.index import FileInfo, ShardInfo
 from smalti.format.layout import config_bytes, head_bytes
 from smalti.format.reading.shard import check_written
@@ -122,7 +129,7 @@ class BuiltShard:
     payloads: tuple[Buffer, ...]
     """The content of each of `info.stored_files`, in the same order."""
     block_hashes: bytes | None = None
-    """The block list of the shard (`smalti.format.blocks`); None for a shard that has none."""
+    """The block list of the shard (`smalti.format.hashing`); None for a shard that has none."""
 
 
 class FilledShard(Protocol):
@@ -249,9 +256,10 @@ class FilledMds:
         files = self.files.decide(self.samples.content)
         data = self.samples.close(head_bytes(files.config_of(self.schema), self.lengths))
         raw, zipped, stored = files.finish(f"shard.{self.number:05}.mds", data)
-        block_hashes = block_hashes_of(data, files.recorded_hashes) if zipped is None else None
+        # A file of one block needs no list: the hash of the file is that of the block.
+        has_list = zipped is None and len(data) > BLOCK_BYTES and has_block_hash(files.recorded_hashes)
         info = ShardInfo(
             self.schema, len(self.lengths), raw, zipped, files.compression_name, files.hashes, files.size_limit
         )
         check_written(data, info)
-        return BuiltShard(info, (stored,), block_hashes)
+        return BuiltShard(info, (stored,), hash_blocks(data) if has_list else None)

@@ -69,19 +69,7 @@ class TextShardBuilder:
         return [self._take()] if self._pending else []
 
     def _push(self, lines: list[bytes]) -> list[FilledShard]:
-        self._check_fits(lines)
-        filled: list[FilledShard] = []
-        for line in lines:
-            # MosaicML's rule: neither the header nor the meta file counts, and an open shard has at least one sample.
-            if self._pending and self._size + len(line) > self._limit:
-                filled.append(self._take())
-            self._pending.append(line)
-            self._size += len(line)
-        self._num_samples += len(lines)
-        return filled
-
-    def _check_fits(self, lines: list[bytes]) -> None:
-        """Raise, before anything is added, if a data file would exceed 4 GiB."""
+        # Before anything is added: a data file has at most 4 GiB.
         if max(map(len, lines), default=0) > self._room:
             raise SchemaError(
                 f"one sample of more than {self._room} bytes does not fit a shard, whose offsets are 32 bit. Split it.",
@@ -92,6 +80,15 @@ class TextShardBuilder:
                 f"one shard for everything would exceed {MAX_FILE_BYTES} bytes, which 32 bit offsets cannot address; "
                 'give a `size_limit` such as "64mb".'
             )
+        filled: list[FilledShard] = []
+        for line in lines:
+            # MosaicML's rule: neither the header nor the meta file counts, and an open shard has at least one sample.
+            if self._pending and self._size + len(line) > self._limit:
+                filled.append(self._take())
+            self._pending.append(line)
+            self._size += len(line)
+        self._num_samples += len(lines)
+        return filled
 
     def _take(self) -> FilledShard:
         shard = FilledText(self._layout, self._files, self._num_shards, self._pending)

@@ -32,11 +32,28 @@ from smalti.spark.mds.options import Parse, mapping, names, optional, parse_opti
 from smalti.spark.writing.dataframe import plan_frame
 from smalti.storage import Store, open_store
 from smalti.writer.compact import compact
-from smalti.writer.tables.attempts import Answers, Attempt, one_answer_each
-from smalti.writer.tables.packing import TaskShards, collect_parts, delete_all, join_rows
-from smalti.writer.tables.plan import UPLOADS, InputRows, OutputColumns, WriteOptions, WritePlan, check_append
+from smalti.writer.tables.plan import (
+    UPLOADS,
+    Answers,
+    Attempt,
+    InputRows,
+    OutputColumns,
+    WriteOptions,
+    WritePlan,
+    check_append,
+    one_answer_each,
+)
 from smalti.writer.tables.task import write_shards
-from smalti.writer.tables.versions import Write, begun, identify, publish_shards
+from smalti.writer.tables.versions import (
+    TaskShards,
+    Write,
+    begun,
+    collect_parts,
+    delete_all,
+    identify,
+    join_rows,
+    publish_shards,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -137,7 +154,7 @@ class SetWrite:
         try:
             with begun(self.store, write) as watch:
                 plan = self.plan(write.write_id)
-                return publish_shards(plan, write, self.options, answers, join_many, watch).manifest
+                return publish_shards(plan, write, self.options, answers, join_many, watch)[0]
         except CommitUnknown:
             raise
         except SmaltiError:

@@ -39,7 +39,7 @@ from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.reshard import SourceFile
 from smalti.spark.tasks import run_on_rows
 from smalti.storage import Store, open_store
-from smalti.writer.tables.attempts import Answers, Attempt, check_owner
+from smalti.writer.tables.plan import Answers, Attempt, check_owner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

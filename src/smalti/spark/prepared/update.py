@@ -52,7 +52,7 @@ from smalti.spark.prepared.table import (
 from smalti.spark.reshard import publish_from
 from smalti.spark.tasks import decode_errors, run_here, run_tasks, session_of
 from smalti.storage import Store, open_store
-from smalti.writer.tables.attempts import Answers
+from smalti.writer.tables.plan import Answers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

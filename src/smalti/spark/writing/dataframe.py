@@ -37,12 +37,12 @@ from smalti.spark.writing.progress import reporting
 from smalti.storage import Store, open_store
 from smalti.storage.opening import check_apart
 from smalti.writer import UploadOptions
-from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.columns import TablePlan, plan_columns
-from smalti.writer.tables.packing import JoinMany, join_rows
 from smalti.writer.tables.plan import (
     NUM_TRIAL_ROWS,
     UPLOADS,
+    Answers,
+    Attempt,
     InputRows,
     OutputColumns,
     ProgressChoice,
@@ -58,7 +58,7 @@ from smalti.writer.tables.plan import (
 from smalti.writer.tables.task import TaskWriter, write_shards
 from smalti.writer.tables.transform import Transform, TransformFunction
 from smalti.writer.tables.types import Kind
-from smalti.writer.tables.versions import begun, identify, options_in_id, publish_shards
+from smalti.writer.tables.versions import JoinMany, begun, identify, join_rows, options_in_id, publish_shards
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -198,10 +198,11 @@ def write_frame(
             plan = WritePlan(store, write.write_id, options.shard_options, rows, output, uploads, watch.disk)
             with require_unchanged(df):
                 answers = _run(frame, plan)
-            published = publish_shards(plan, write, options, answers, join_on_executors(df.sparkSession), watch)
+            join_many = join_on_executors(df.sparkSession)
+            manifest, shards = publish_shards(plan, write, options, answers, join_many, watch)
         if report is not None:
-            report.finish(published.manifest, published.shards)
-    return published.manifest
+            report.finish(manifest, shards)
+    return manifest
 
 
 @decode_errors()
@@ -310,7 +311,7 @@ def _write_samples(samples: SampleFunction, plan: WritePlan, frames: Iterator[An
     with TaskWriter(plan, attempt) as writer:
         for frame in frames:
             frame.columns = list(plan.input.names)
-            given = samples.function(frame, **samples.kwargs)
+            given = samples(frame)
             if not isinstance(given, Iterable):
                 raise SchemaError(f"`udf_iterable` gave {type(given).__name__}, expected an iterable of dicts")
             for sample in given:

@@ -21,7 +21,7 @@ from smalti.format import Schema, parse_encoding
 from smalti.format.encodings.numbers import NdArray
 from smalti.format.logical import MASK_SUFFIX
 from smalti.format.writing.arrow import encode_column
-from smalti.writer.tables.types import Kind, Stored, casts, stored_as
+from smalti.writer.tables.types import CASTS, Kind, Stored, arrow_type, stored_as
 from smalti.writer.tables.values import ORIGIN_SUFFIX, Convert, image_origins
 
 _SHOWN_COLUMNS = 8
@@ -66,20 +66,6 @@ class _StoredColumn:
     filler: pa.Array | None
     """One value that replaces nulls; None where a null is refused."""
 
-    def stored(self, array: pa.Array) -> pa.Array:
-        """Return the values that the encoding takes, without nulls."""
-        array = array if self.convert is None else self.convert(array)
-        if not array.null_count:
-            return array
-        if self.filler is not None:
-            return fill(array, self.filler)
-        row = int(array.is_null().to_numpy(zero_copy_only=False).argmax())
-        raise SchemaError(
-            "a null cannot be stored; fill it or drop the row before writing, or say what to do with "
-            f'`nulls={{{self.source!r}: "mask"}}` or `{{"default": ...}}`.',
-            row=row,
-        )
-
 
 @dataclass(frozen=True)
 class TablePlan:
@@ -111,7 +97,14 @@ class TablePlan:
                 cleaned[name] = _check_nan(policy, batch.column(name))
             for column in self._columns:
                 name = column.source
-                stored.append(column.stored(cleaned[name]))
+                array = cleaned[name] if column.convert is None else column.convert(cleaned[name])
+                if array.null_count and column.filler is None:
+                    raise SchemaError(
+                        "a null cannot be stored; fill it or drop the row before writing, or say what to do with "
+                        f'`nulls={{{name!r}: "mask"}}` or `{{"default": ...}}`.',
+                        row=int(array.is_null().to_numpy(zero_copy_only=False).argmax()),
+                    )
+                stored.append(fill(array, column.filler) if array.null_count else array)
         except SchemaError as error:
             row = first_row + int(error.facts.get("row", 0))
             example = f" The row is {_row_in_words(batch, error.facts['row'])}." if "row" in error.facts else ""
@@ -137,15 +130,42 @@ def plan_columns(
     Raises:
         SchemaError: A column is missing or there twice, or its type cannot be stored so; the message has advice.
     """
-    chosen, kind_of = _chosen([name for name, _ in kinds], columns, table), dict(kinds)
+    kind_of = dict(kinds)
+    if twice := repeated([name for name, _ in kinds]):
+        raise SchemaError(f"{table} has column {twice[0]!r} more than once; rename or drop one", column=twice[0])
+    for name in columns or {}:
+        if name not in kind_of:
+            raise SchemaError(f"`columns` names {name!r}, {table} has {', '.join(kind_of)}", column=name)
+    chosen: dict[str, str | None] = dict.fromkeys(kind_of) if columns is None else dict(columns)
     stored = {name: stored_as(name, kind_of[name], encoding) for name, encoding in chosen.items()}
     policies = _parse_policies(nulls, chosen)
     fillers = {name: _plan_filler(name, kind_of[name], stored[name], policies[name]) for name in chosen}
-    builder = _PlanBuilder(table)
+    logical: dict[str, Any] = {}
+    planned: list[tuple[_StoredColumn, str]] = []  # with the encoding of each
     for name in chosen:
-        builder.add(name, kind_of[name], stored[name], fillers[name], is_masked=policies[name].mask)
-    Schema.from_columns(builder.encodings)
-    return TablePlan(tuple(chosen), builder.encodings, builder.logical, builder.casts, policies, tuple(builder.columns))
+        planned.append((_StoredColumn(name, name, stored[name].convert, fillers[name]), stored[name].encoding))
+        described = stored[name].logical
+        if described is not None:
+            logical[name] = dict(described)
+        if policies[name].mask:
+            planned.append((_StoredColumn(name + MASK_SUFFIX, name, _is_null, None), "uint8"))
+            logical[name] = {**logical.get(name, _PLAIN), "mask": True}
+        if kind_of[name].is_image:
+            planned.append((_StoredColumn(name + ORIGIN_SUFFIX, name, image_origins, None), "str"))
+    encodings: dict[str, str] = {}
+    for column, encoding in planned:
+        if column.name in encodings:
+            sources = [other.source for other, _ in planned if other.name == column.name]
+            owner = next((source for source in sources if source != column.name), column.source)
+            raise SchemaError(
+                f"column {column.name!r} is in {table}, and what belongs to {owner!r} would be stored under that name "
+                "too; rename it",
+                column=column.name,
+            )
+        encodings[column.name] = encoding
+    Schema.from_columns(encodings)
+    casts = {name: CASTS[kind_of[name].family] for name in chosen if kind_of[name].family in CASTS}
+    return TablePlan(tuple(chosen), encodings, logical, casts, policies, tuple(column for column, _ in planned))
 
 
 def repeated(names: Sequence[str]) -> list[str]:
@@ -153,68 +173,19 @@ def repeated(names: Sequence[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def _chosen(names: list[str], columns: Mapping[str, str | None] | None, table: str) -> dict[str, str | None]:
-    if twice := repeated(names):
-        raise SchemaError(f"{table} has column {twice[0]!r} more than once; rename or drop one", column=twice[0])
-    known = set(names)
-    for name in columns or {}:
-        if name not in known:
-            raise SchemaError(f"`columns` names {name!r}, {table} has {', '.join(names)}", column=name)
-    return dict(columns) if columns is not None else dict.fromkeys(names)
-
-
-class _PlanBuilder:
-    """The stored columns of a plan, added one column of the table at a time."""
-
-    def __init__(self, table: str) -> None:
-        self._table = table
-        self.encodings: dict[str, str] = {}
-        self.logical: dict[str, Any] = {}
-        self.casts: dict[str, tuple[str, ...]] = {}
-        self.columns: list[_StoredColumn] = []
-
-    def add(self, name: str, kind: Kind, stored: Stored, filler: pa.Array | None, *, is_masked: bool) -> None:
-        """Add a column of the table, with its mask and the origins of its images where it has these."""
-        if steps := casts(kind):
-            self.casts[name] = steps
-        self._add(_StoredColumn(name, name, stored.convert, filler), stored.encoding)
-        if stored.logical is not None:
-            self.logical[name] = dict(stored.logical)
-        if is_masked:
-            self._add(_StoredColumn(name + MASK_SUFFIX, name, _is_null, None), "uint8")
-            self.logical[name] = {**self.logical.get(name, _PLAIN), "mask": True}
-        if kind.is_image:
-            self._add(_StoredColumn(name + ORIGIN_SUFFIX, name, image_origins, None), "str")
-
-    def _add(self, column: _StoredColumn, encoding: str) -> None:
-        if column.name in self.encodings:
-            sources = [column.source, *(each.source for each in self.columns if each.name == column.name)]
-            owner = next((source for source in sources if source != column.name), column.source)
-            raise SchemaError(
-                f"column {column.name!r} is in {self._table}, and what belongs to {owner!r} would be stored under "
-                "that name too; rename it",
-                column=column.name,
-            )
-        self.encodings[column.name] = encoding
-        self.columns.append(column)
-
-
-def _value_in_words(value: pa.Scalar) -> str:
-    try:
-        return str(value.as_py())
-    except (OverflowError, ValueError):  # a time that Python cannot hold
-        return f"{value.value} as {value.type}"
-
-
 def _row_in_words(batch: pa.RecordBatch, row: int) -> str:
     """Return the plain values of a row, shortened, to find it by; bytes and nested values are left out."""
-    plain = [name for name in batch.schema.names if not _is_long(batch.schema.field(name).type)]
-    words = {name: _value_in_words(batch.column(name)[row]) for name in plain[:_SHOWN_COLUMNS]}
-    return ", ".join(f"{name}={text[:_SHOWN_CHARACTERS]}" for name, text in words.items()) or "one without plain values"
-
-
-def _is_long(kind: pa.DataType) -> bool:
-    return bool(pt.is_nested(kind) or pt.is_binary(kind) or pt.is_large_binary(kind))
+    words: list[str] = []
+    for name, kind in zip(batch.schema.names, batch.schema.types, strict=True):
+        if len(words) == _SHOWN_COLUMNS or pt.is_nested(kind) or pt.is_binary(kind) or pt.is_large_binary(kind):
+            continue
+        value = batch.column(name)[row]
+        try:
+            text = str(value.as_py())
+        except (OverflowError, ValueError):  # a time that Python cannot hold
+            text = f"{value.value} as {value.type}"
+        words.append(f"{name}={text[:_SHOWN_CHARACTERS]}")
+    return ", ".join(words) or "one without plain values"
 
 
 def _is_null(array: pa.Array) -> pa.Array:
@@ -247,7 +218,7 @@ def _parse_policy(name: str | None, choice: Any) -> NullPolicy:
 
 def _plan_filler(name: str, kind: Kind, stored: Stored, policy: NullPolicy) -> pa.Array | None:
     """Return the one value that is stored in place of a column's nulls; None where nulls are refused."""
-    if policy.nan != "keep" and not kind.has_nan:
+    if policy.nan != "keep" and kind.family not in ("half", "float", "double"):
         raise SchemaError(
             f"`nulls` for column {name!r} says what to do with NaN, and {kind.text} has none", column=name
         )
@@ -255,7 +226,7 @@ def _plan_filler(name: str, kind: Kind, stored: Stored, policy: NullPolicy) -> p
         return _default_value(name, kind, stored, policy.default)
     if not policy.mask:
         return None
-    null = pa.array([None], stored.arrow)
+    null = pa.array([None], arrow_type(kind))
     return _placeholder(stored.encoding, null.type if stored.convert is None else stored.convert(null).type)
 
 
@@ -312,7 +283,7 @@ def _default_value(name: str, kind: Kind, stored: Stored, value: Any) -> pa.Arra
         elif kind.is_image:
             raise SchemaError("images have no default; mark nulls with `mask`")
         else:
-            array = pa.array([value], stored.arrow)
+            array = pa.array([value], arrow_type(kind))
             if not _is_unchanged(value, array[0].as_py()):
                 raise SchemaError("Arrow would change it")
             array = array if stored.convert is None else stored.convert(array)

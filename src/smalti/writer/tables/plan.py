@@ -5,9 +5,15 @@ and which are stored (`OutputColumns`); it reads no row. The columns of a transf
 has run on the first rows (`OutputColumns.of_transformed`). Then the `WritePlan` is made, which travels to the tasks and
 is never changed. What tasks do by a plan is in `task`.
 
+A part of the rows may be written several times: after a failure, or speculatively while a slow attempt runs. Every
+attempt has a name of its own, so that no two write to the same place. A version names what one attempt of each part
+wrote.
+
 Also here: rows of prepared images that have no image, and the policy for them.
 """
 
+import itertools
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
@@ -18,41 +24,82 @@ import pyarrow.compute as pc
 from smalti.catalog.header import Header
 from smalti.catalog.publishing import Mode
 from smalti.catalog.sidecars import check_no_added_columns
-from smalti.errors import ArgumentError, BadImageError, SchemaError
+from smalti.errors import ArgumentError, BadImageError, SchemaError, SmaltiError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.format.writing.sealing import SpareMemory
 from smalti.redaction import hide_options
 from smalti.storage import Store
 from smalti.storage.store import Disk
-from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.columns import TablePlan, plan_columns, repeated
 from smalti.writer.tables.transform import Transform, TransformFunction, TransformRun, as_transform
 from smalti.writer.tables.types import Kind, kinds_of
 from smalti.writer.uploader import ShardUploader, UploadOptions
 
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt to write one part of the rows."""
+
+    task: int
+    """Number of the part, such as of a Spark partition; 0-based."""
+    attempt: str
+    """Eight hex digits that no other attempt has."""
+
+    @classmethod
+    def new(cls, task: int) -> "Attempt":
+        """Return a new attempt."""
+        return cls(task, secrets.token_hex(4))
+
+    @property
+    def name(self) -> str:
+        """`<task>-<attempt>`, usable in a key."""
+        return f"{self.task:05d}-{self.attempt}"
+
+
+TaskFunction = Callable[[Iterator[Any], Attempt], dict[str, Any]]
+Answers = list[tuple[Attempt, dict[str, Any]]]
+
+
+def check_owner(place: str, ending: str, attempt: Attempt) -> None:
+    """Check that what an answer names is where only this attempt writes.
+
+    Args:
+        place: Folder of a shard, or key of a file.
+        ending: End of the names that the attempt uses.
+        attempt: Attempt whose answer it is.
+
+    Raises:
+        SmaltiError: It is not there, so that the answer is another one's, whose rows would be published twice.
+    """
+    if not place.endswith(ending):
+        raise SmaltiError(
+            f"the answer of task {attempt.task} names {place}, expected a name that ends with {ending}; answers were "
+            "exchanged, and nothing was published: run the write again",
+            task=attempt.task,
+        )
+
+
+def one_answer_each(answers: Answers) -> Answers:
+    """Return the answers in order of their tasks.
+
+    Raises:
+        SmaltiError: Two attempts of one task answered; publishing both would duplicate its rows.
+    """
+    answers = sorted(answers, key=lambda item: (item[0].task, item[0].attempt))
+    for (first, _), (second, _) in itertools.pairwise(answers):
+        if first.task == second.task:
+            raise SmaltiError(
+                f"Spark returned two attempts of task {first.task} ({first.attempt} and {second.attempt}); nothing was "
+                f"published: run the write again",
+                task=first.task,
+            )
+    return answers
+
+
 ERROR = "error"
 """Column of `prepare_images` with the reason why a row has no image; null if it has one."""
 PATH = "path"
 """Column of `prepare_images` with the file of each row."""
-
-
-def without_bad_images(batch: pa.RecordBatch, policy: str | None) -> pa.RecordBatch:
-    """Return the rows of `prepare_images` that have an image; all rows of other frames, whose policy is None.
-
-    Raises:
-        BadImageError: The policy is `fail`, and a row has none.
-    """
-    if policy is None:
-        return batch
-    good = pc.is_null(batch.column(ERROR))
-    if policy == "fail" and not pc.all(good).as_py():
-        first = batch.filter(pc.invert(good)).slice(0, 1).select([PATH, ERROR]).to_pylist()[0]
-        raise BadImageError(
-            f"{first[PATH]} is not a usable image: {first[ERROR]}. Remove or replace it, or set `on_bad_image` to "
-            f'"skip"; `update_prepared` names all such files',
-            path=first[PATH],
-        )
-    return batch.filter(good)
 
 
 ProgressChoice = bool | Literal["always"]
@@ -134,13 +181,8 @@ def _is_seed(found: object) -> bool:
     return isinstance(found, int) and -(2**63) <= found < 2**63
 
 
-@dataclass(frozen=True)
-class SampleFunction:
-    """A function of the user that yields samples: `udf_iterable` of MosaicML's call."""
-
-    function: Callable[..., Iterable[Mapping[str, Any]]]
-    """Called with a pandas DataFrame and `kwargs`."""
-    kwargs: Mapping[str, Any]
+SampleFunction = Callable[[Any], Iterable[Mapping[str, Any]]]
+"""A function of the user that makes samples of a pandas DataFrame: `udf_iterable` of MosaicML's call."""
 
 
 class Words(NamedTuple):
@@ -204,7 +246,16 @@ class InputRows:
         """
         for batch in batches:
             names = [*self.names, ORIGIN] if batch.num_columns > len(self.names) else list(self.names)
-            yield without_bad_images(pa.RecordBatch.from_arrays(batch.columns, names), self.bad_images)
+            rows = pa.RecordBatch.from_arrays(batch.columns, names)
+            good = None if self.bad_images is None else pc.is_null(rows.column(ERROR))
+            if self.bad_images == "fail" and not pc.all(good).as_py():
+                first = rows.filter(pc.invert(good)).slice(0, 1).select([PATH, ERROR]).to_pylist()[0]
+                raise BadImageError(
+                    f"{first[PATH]} is not a usable image: {first[ERROR]}. Remove or replace it, or set `on_bad_image` "
+                    'to "skip"; `update_prepared` names all such files',
+                    path=first[PATH],
+                )
+            yield rows if good is None else rows.filter(good)
 
     def first_transformed(self, batches: Iterator[pa.RecordBatch]) -> pa.Schema | None:
         """Return the columns that the transform makes of the first rows; None if it makes no row of them."""
@@ -327,11 +378,20 @@ def plan_rows(
             tuple(names), {}, as_transform(options.transform), None, bad_images, options.partition_by, words
         )
         return rows, OutputColumns(requested=columns, nulls=options.nulls)
-    _check_partition_column(dict(kinds), options.partition_by, words.table)
+    split_column, kind_of = options.partition_by, dict(kinds)
+    if split_column is not None and split_column not in kind_of:
+        raise SchemaError(
+            f"`partition_by` names {split_column!r}, {words.table} has {', '.join(kind_of)}", column=split_column
+        )
+    if split_column is not None and kind_of[split_column].family != "string":
+        raise SchemaError(
+            f"`partition_by` column {split_column!r} must hold text, found {kind_of[split_column].text}: cast it first",
+            column=split_column,
+        )
     table = plan_columns(kinds, columns, options.nulls, table=words.table)
     output = OutputColumns(Schema.from_columns(table.encodings), table)
     check_shard_options(output, options)
-    extra = [options.partition_by] if options.partition_by else []
+    extra = [split_column] if split_column else []
     extra += [ERROR, PATH] if bad_images else []
     names = list(dict.fromkeys([*table.names, *extra]))
     return InputRows(tuple(names), table.casts, None, None, bad_images, options.partition_by, words), output
@@ -341,17 +401,6 @@ def check_shard_options(output: OutputColumns, options: WriteOptions) -> None:
     """Refuse unusable options before the first task does."""
     if output.schema is not None:
         ShardBuilder(output.schema, options.shard_options, allow_unsafe_types=output.allow_unsafe_types)
-
-
-def _check_partition_column(kinds: Mapping[str, Kind], name: str | None, table: str) -> None:
-    if name is None:
-        return
-    if name not in kinds:
-        raise SchemaError(f"`partition_by` names {name!r}, {table} has {', '.join(kinds)}", column=name)
-    if kinds[name].family != "string":
-        raise SchemaError(
-            f"`partition_by` column {name!r} must hold text, found {kinds[name].text}: cast it first", column=name
-        )
 
 
 def no_rows(words: Words) -> SchemaError:

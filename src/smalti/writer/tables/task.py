@@ -18,8 +18,7 @@ from smalti.catalog.table.arrow import pack_shards
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardInfo
 from smalti.format.writing.sealing import SpareMemory
-from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.plan import ORIGIN, WritePlan
+from smalti.writer.tables.plan import ORIGIN, Attempt, WritePlan
 from smalti.writer.uploader import ShardUploader
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}", re.ASCII)
@@ -135,8 +134,20 @@ class TaskWriter:
     def _uploader(self, split: str | None, schema: Schema) -> ShardUploader:
         uploader = self._uploaders.get(split)
         if uploader is None:
-            plan = self._plan
-            _check_split(plan.input.partition_by, split, len(self._uploaders))
+            plan, column = self._plan, self._plan.input.partition_by
+            # As soon as an unusable split is seen; publishing would refuse it too late.
+            if split is not None and not _SPLIT_NAME.fullmatch(split):
+                raise SchemaError(
+                    f"`partition_by` column {column!r} holds {split[:80]!r}, which cannot be the folder of a split: "
+                    "expected 1 to 128 letters, digits and . _ = -, beginning with a letter or digit",
+                    column=column,
+                )
+            if split is not None and len(self._uploaders) >= _MAX_SPLITS:
+                raise SchemaError(
+                    f"`partition_by` column {column!r} has more than {_MAX_SPLITS} values in one task; it is meant for "
+                    "splits such as train and validation",
+                    column=column,
+                )
             uploader = plan.uploader(schema, split, self._attempt.name, uploads=self._uploads, spare=_SPARE)
             self._uploaders[split] = uploader
         return uploader
@@ -183,21 +194,3 @@ def by_split(batch: pa.RecordBatch, column: str | None) -> Iterator[tuple[str | 
     distinct = pc.unique(values).to_pylist()
     for value in distinct:
         yield value, batch if len(distinct) == 1 else batch.filter(pc.equal(values, value))
-
-
-def _check_split(column: str | None, split: str | None, count: int) -> None:
-    """Refuse an unusable split, after `count` others, as soon as it is seen; publishing would refuse it too late."""
-    if split is None:
-        return
-    if not _SPLIT_NAME.fullmatch(split):
-        raise SchemaError(
-            f"`partition_by` column {column!r} holds {split[:80]!r}, which cannot be the folder of a split: expected "
-            f"1 to 128 letters, digits and . _ = -, beginning with a letter or digit",
-            column=column,
-        )
-    if count >= _MAX_SPLITS:
-        raise SchemaError(
-            f"`partition_by` column {column!r} has more than {_MAX_SPLITS} values in one task; it is meant for splits "
-            f"such as train and validation",
-            column=column,
-        )

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import pyarrow as pa
 
 from smalti.errors import ArgumentError, ArgumentTypeError, SchemaError, SmaltiError
-from smalti.writer.tables.plain import cast_array, plain_batch
+from smalti.writer.tables.values import cast_array, plain_batch
 
 Form = Literal["arrow", "arrow_iterator", "pandas", "pandas_iterator"]
 TransformFunction = Callable[[Any], Any]
@@ -66,19 +66,15 @@ def as_transform(function: "Transform | TransformFunction") -> Transform:
         return function
     if not callable(function):
         raise ArgumentTypeError(f"`transform`: expected a function over batches, found {function!r}")
-    return Transform(function, _form_of(function))
-
-
-def _form_of(function: TransformFunction) -> Form:
     text = _first_annotation(function)
     if text is None:
-        return "arrow"
+        return Transform(function)
     match = _ITERATORS.search(text)
     name = (match["item"] if match else text).strip("'\" ").rpartition(".")[2]
     if name == "RecordBatch":
-        return "arrow_iterator" if match else "arrow"
+        return Transform(function, "arrow_iterator" if match else "arrow")
     if name == "DataFrame":
-        return "pandas_iterator" if match else "pandas"
+        return Transform(function, "pandas_iterator" if match else "pandas")
     raise ArgumentError(
         f"`transform`: its first parameter is annotated as {text}; expected pyarrow.RecordBatch, pandas.DataFrame, or "
         f"an Iterator of either. Say the form in words: Transform(function, 'pandas')"
@@ -135,7 +131,14 @@ class TransformRun:
             except Exception as error:
                 if error is self._input_error:  # the function did not cause it
                     raise
-                raise self._failed(error) from error
+                frames = traceback.extract_tb(error.__traceback__)
+                place = f" ({PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+                kind, text, facts = SmaltiError, f"{type(error).__name__}: {error}", {}
+                if isinstance(error, SmaltiError):
+                    kind, text, facts = type(error), error.message, error.facts
+                raise kind(
+                    f"{self._rows}: `transform` failed: {text}{place}; nothing was published", **facts
+                ) from error
             for batch in self._as_batches(result):
                 if batch.num_rows:
                     yield self._conformed(batch)
@@ -143,7 +146,7 @@ class TransformRun:
     def _results(self, source: Iterator[pa.RecordBatch]) -> Iterator[Any]:
         function, form = self.transform.function, self.transform.form
         counted = self._counted(source)
-        inputs = (_to_pandas(batch) for batch in counted) if form.startswith("pandas") else counted
+        inputs = (batch.to_pandas(date_as_object=True) for batch in counted) if form.startswith("pandas") else counted
         if form.endswith("iterator"):
             yield from function(inputs)
         else:
@@ -192,18 +195,18 @@ class TransformRun:
             raise SchemaError(
                 f"{self._rows}: `transform` gave the columns {', '.join(batch.schema.names)}{self._expected}"
             )
-        columns = [self._cast(batch.column(field.name), field) for field in self.schema]
+        columns = []
+        for field in self.schema:
+            column = batch.column(field.name)
+            try:
+                columns.append(cast_array(column, field.type))
+            except pa.ArrowException as error:
+                raise SchemaError(
+                    f"{self._rows}: `transform` gave column {field.name!r} as {column.type}, before it was "
+                    f"{field.type}; make it the same for every batch ({error})",
+                    column=field.name,
+                ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
-        try:
-            return cast_array(column, field.type)
-        except pa.ArrowException as error:
-            raise SchemaError(
-                f"{self._rows}: `transform` gave column {field.name!r} as {column.type}, before it was {field.type}; "
-                f"make it the same for every batch ({error})",
-                column=field.name,
-            ) from error
 
     @property
     def _rows(self) -> str:
@@ -212,15 +215,3 @@ class TransformRun:
     @property
     def _expected(self) -> str:
         return f"; expected {', '.join(f'{f.name} ({f.type})' for f in self.schema)}" if self.schema else ""
-
-    def _failed(self, error: Exception) -> Exception:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f" ({PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-        text = error.message if isinstance(error, SmaltiError) else f"{type(error).__name__}: {error}"
-        kind = type(error) if isinstance(error, SmaltiError) else SmaltiError
-        facts = error.facts if isinstance(error, SmaltiError) else {}
-        return kind(f"{self._rows}: `transform` failed: {text}{place}; nothing was published", **facts)
-
-
-def _to_pandas(batch: pa.RecordBatch) -> Any:
-    return batch.to_pandas(date_as_object=True)

@@ -9,7 +9,7 @@ values are converted is in `values`.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,35 +20,20 @@ from smalti.format import parse_encoding
 from smalti.format.json_fields import is_deeper_than
 from smalti.format.logical import number_type
 from smalti.format.reading.arrow import LOGICAL, STORED_AS
-from smalti.writer.tables.plain import check_depth, plain_type
-from smalti.writer.tables.values import Convert, ImageBytes, JsonText, as_numbers, dense_vectors, text_bytes
+from smalti.writer.tables.values import (
+    Convert,
+    ImageBytes,
+    JsonText,
+    as_numbers,
+    check_depth,
+    dense_vectors,
+    plain_type,
+    text_bytes,
+)
 
 IMAGE_FIELDS = ("origin", "height", "width", "nChannels", "mode", "data")
 """Fields of Spark's image schema."""
 _MAX_SCALE = 76  # pyarrow cannot write the digits of wider ones
-_FAMILIES = {
-    pa.bool_(): "boolean",
-    pa.int8(): "byte",
-    pa.int16(): "short",
-    pa.int32(): "integer",
-    pa.int64(): "long",
-    pa.uint8(): "uint8",
-    pa.uint16(): "uint16",
-    pa.uint32(): "uint32",
-    pa.uint64(): "uint64",
-    pa.float16(): "half",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.string_view(): "string",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
-    pa.binary_view(): "binary",
-    pa.date32(): "date",
-    pa.date64(): "date",
-    pa.null(): "void",
-}
 
 
 @dataclass(frozen=True)
@@ -81,11 +66,6 @@ class Kind:
         """True for Spark's image schema."""
         return self.family == "struct" and tuple(name for name, _ in self.fields) == IMAGE_FIELDS
 
-    @property
-    def has_nan(self) -> bool:
-        """True if values of the type may be NaN."""
-        return self.family in ("half", "float", "double")
-
 
 def kinds_of(schema: pa.Schema) -> list[tuple[str, Kind]]:
     """Return name and type of each column of an Arrow schema.
@@ -93,19 +73,18 @@ def kinds_of(schema: pa.Schema) -> list[tuple[str, Kind]]:
     Raises:
         SchemaError: A type is nested too deeply, or has a name that is no text.
     """
-    return [(field.name, _kind_of_field(field)) for field in schema]
-
-
-def _kind_of_field(field: pa.Field) -> Kind:
-    check_depth(field.name, field.type)
-    try:
-        kind, notes = kind_of(field.type), field.metadata or {}
-    except UnicodeDecodeError as error:  # a zone, or the name of a field
-        raise SchemaError(f"the type of column {field.name!r} has a name that is no UTF-8 text: {error}") from error
-    if STORED_AS not in notes:
-        return kind
-    logical = json.loads(notes[LOGICAL]) if LOGICAL in notes else None
-    return replace(kind, stored_as=notes[STORED_AS].decode(), stored_logical=logical)
+    kinds = []
+    for field in schema:
+        check_depth(field.name, field.type)
+        try:
+            kind, notes = kind_of(field.type), field.metadata or {}
+        except UnicodeDecodeError as error:  # a zone, or the name of a field
+            raise SchemaError(f"the type of column {field.name!r} has a name that is no UTF-8 text: {error}") from error
+        if STORED_AS in notes:
+            logical = json.loads(notes[LOGICAL]) if LOGICAL in notes else None
+            kind = replace(kind, stored_as=notes[STORED_AS].decode(), stored_logical=logical)
+        kinds.append((field.name, kind))
+    return kinds
 
 
 def kind_of(arrow: pa.DataType) -> Kind:
@@ -175,13 +154,9 @@ _MONTHS = "yearmonthinterval"
 _SCALARS = {
     "boolean": _as_integer(pa.bool_(), {"type": "bool"}),
     "byte": _integer(pa.int8()),
-    "tinyint": _integer(pa.int8()),
     "short": _integer(pa.int16()),
-    "smallint": _integer(pa.int16()),
     "integer": _integer(pa.int32()),
-    "int": _integer(pa.int32()),
     "long": _integer(pa.int64()),
-    "bigint": _integer(pa.int64()),
     "uint8": _integer(pa.uint8()),
     "uint16": _integer(pa.uint16()),
     "uint32": _integer(pa.uint32()),
@@ -202,7 +177,11 @@ _SCALARS = {
 }
 """By family: the name of a type without parameters."""
 
-_CASTS = {_MONTHS: ("interval month", "int")}
+_FAMILIES = {form.arrow: family for family, form in reversed(_SCALARS.items())}
+_FAMILIES |= {pa.date64(): "date", pa.null(): "void"}
+"""By plain type of Arrow: the family; of those with one type in Arrow, the first."""
+
+CASTS = {_MONTHS: ("interval month", "int")}
 """By family: casts that Spark must do, one after the other, because Arrow cannot carry the type."""
 
 _ADVICE = {
@@ -230,8 +209,6 @@ class Stored:
     """Logical type of the stored values; None if they stand for themselves."""
     convert: Convert | None = None
     """Conversion from Arrow values to those that the encoding takes; None if they are the same."""
-    arrow: pa.DataType = field(default_factory=pa.null)
-    """Arrow type in which the column arrives; `stored_as` sets it."""
 
 
 def stored_as(name: str, kind: Kind, encoding: str | None) -> Stored:
@@ -240,10 +217,6 @@ def stored_as(name: str, kind: Kind, encoding: str | None) -> Stored:
     Raises:
         SchemaError: The type cannot be stored, or not with this encoding; the message has advice.
     """
-    return replace(_stored_as(name, kind, encoding), arrow=arrow_type(kind))
-
-
-def _stored_as(name: str, kind: Kind, encoding: str | None) -> Stored:
     if kind.stored_as is not None and encoding in (None, kind.stored_as):
         parse_encoding(kind.stored_as)
         return Stored(kind.stored_as, kind.stored_logical, text_bytes if kind.family == "string" else None)
@@ -263,11 +236,6 @@ def _stored_as(name: str, kind: Kind, encoding: str | None) -> Stored:
     if encoding == "json" and kind.family == "array":
         return _as_json(name, kind)
     return Stored(encoding, None, ImageBytes(encoding) if kind.is_image else default.convert)
-
-
-def casts(kind: Kind) -> tuple[str, ...]:
-    """Return the casts that Spark must do first, one after the other, because Arrow cannot carry the type."""
-    return _CASTS.get(kind.family, ())
 
 
 def arrow_type(kind: Kind) -> pa.DataType:
@@ -293,7 +261,15 @@ def _default(name: str, kind: Kind) -> tuple[Stored, tuple[str, ...]]:
     if family == "decimal":
         return Stored("str_decimal", _in_json(name, kind)), ("str_decimal",)
     if family == "array":
-        return _array(name, kind)
+        element: Kind | None = kind
+        while element is not None and element.family == "array":
+            element = element.element
+        form = None if element is None else _SCALARS.get(element.family)
+        if form is None or not form.is_number:
+            return _as_json(name, kind), ("json",)
+        encoding = f"ndarray:{form.encoding}"
+        logical = None if form.logical is None else {"type": "array", "of": form.logical}
+        return Stored(encoding, logical, form.convert), ("ndarray", encoding, "json")
     if kind.is_image:
         pixels = Stored("ndarray:uint8", {"type": "image", "channels": "BGR"}, ImageBytes("ndarray:uint8"))
         return pixels, ("ndarray", "ndarray:uint8", "png")
@@ -302,18 +278,6 @@ def _default(name: str, kind: Kind) -> tuple[Stored, tuple[str, ...]]:
     if family == "vector":
         return Stored("ndarray:float64", {"type": "vector"}, dense_vectors), ("ndarray", "ndarray:float64")
     raise _refused(name, name, kind)
-
-
-def _array(name: str, kind: Kind) -> tuple[Stored, tuple[str, ...]]:
-    element: Kind | None = kind
-    while element is not None and element.family == "array":
-        element = element.element
-    scalar = None if element is None else _SCALARS.get(element.family)
-    if scalar is None or not scalar.is_number:
-        return _as_json(name, kind), ("json",)
-    encoding = f"ndarray:{scalar.encoding}"
-    logical = None if scalar.logical is None else {"type": "array", "of": scalar.logical}
-    return Stored(encoding, logical, scalar.convert), ("ndarray", encoding, "json")
 
 
 def _as_json(name: str, kind: Kind) -> Stored:

@@ -6,10 +6,13 @@
     `dense_vectors`   vectors of Spark ML and MLlib, dense and sparse, to lists of all their numbers
 
 Nulls stay nulls; what is stored for them is decided in `columns`. Which type takes which conversion is in `types`.
+
+Before that, `plain_type`, `plain_array` and `plain_batch` remove from Arrow's types what only changes how values are
+laid out in memory: dictionaries, run-end encoding, extension types, views, fixed sizes and 64-bit offsets. Lists are
+built anew and not cast: pyarrow 26 casts list views to lists whose offsets lead out of their memory.
 """
 
 import base64
-import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +26,14 @@ import pyarrow.types as pt
 
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
+from smalti.format.reading.arrow import png_of
 from smalti.format.writing.arrow import is_list
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 """Conversion of Spark's values to values that an encoding takes; picklable. Its SchemaError has the fact `row`."""
 
+_MAX_OFFSET = (1 << 31) - 1
+_MAX_DEPTH = 128
 _NAT = -(1 << 63)
 """Value that numpy reserves for "not a time": 292,277 years before 1970, which Spark's longest intervals reach."""
 
@@ -40,13 +46,21 @@ def as_numbers(array: pa.Array) -> pa.Array:
     """
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
-    kind = _with_units(array.type)
+    kind, number_kind = _in_units(array.type)
     try:
-        numbers = array.cast(kind).cast(_numbers_of(kind))
+        numbers = array.cast(kind).cast(number_kind)
     except pa.ArrowInvalid as error:
         row = next(row for row in range(len(array)) if not fits(array.slice(row, 1), kind))
         raise SchemaError("a time of a finer unit than microseconds; round it before writing.", row=row) from error
-    _check_times(numbers, kind)
+    lists, items = [], numbers
+    while is_list(items.type):
+        lists.append(items)
+        items = items.flatten()
+    if pt.is_int64(items.type) and pc.min(items).as_py() == _NAT:
+        row = pc.index(items, _NAT).as_py()
+        for lengths in (pc.fill_null(outer.value_lengths(), 0).to_numpy() for outer in reversed(lists)):
+            row = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
+        raise SchemaError("a time of -2^63, which numpy takes for no time.", row=row)
     return numbers
 
 
@@ -64,41 +78,20 @@ def fits(array: pa.Array, kind: pa.DataType) -> bool:
     return True
 
 
-def _with_units(kind: pa.DataType) -> pa.DataType:
-    """Return the type in Spark's units; the output of a transform may have others."""
+def _in_units(kind: pa.DataType) -> tuple[pa.DataType, pa.DataType]:
+    """Return the type in Spark's units, while the output of a transform may have others, and that of its numbers."""
     if is_list(kind):
-        return pa.large_list(_with_units(kind.value_type))
-    if pt.is_date(kind):
-        return pa.date32()
-    if pt.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    if pt.is_duration(kind):
-        return pa.duration("us")
-    return pa.time64("ns") if pt.is_time(kind) else kind
-
-
-def _numbers_of(kind: pa.DataType) -> pa.DataType:
-    if is_list(kind):
-        return pa.large_list(_numbers_of(kind.value_type))
+        unit, number = _in_units(kind.value_type)
+        return pa.large_list(unit), pa.large_list(number)
     if pt.is_boolean(kind):
-        return pa.uint8()
-    if pt.is_date32(kind):
-        return pa.int32()
-    return pa.int64() if pt.is_timestamp(kind) or pt.is_duration(kind) or pt.is_time64(kind) else kind
-
-
-def _check_times(numbers: pa.Array, kind: pa.DataType) -> None:
-    lists = []
-    while is_list(kind):
-        lists.append(numbers)
-        numbers, kind = numbers.flatten(), kind.value_type
-    if not pt.is_int64(numbers.type) or pc.min(numbers).as_py() != _NAT:
-        return
-    row = pc.index(numbers, _NAT).as_py()
-    for each in reversed(lists):
-        ends = np.cumsum(pc.fill_null(each.value_lengths(), 0).to_numpy())
-        row = int(np.searchsorted(ends, row, side="right"))
-    raise SchemaError("a time of -2^63, which numpy takes for no time.", row=row)
+        return kind, pa.uint8()
+    if pt.is_date(kind):
+        return pa.date32(), pa.int32()
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz), pa.int64()
+    if pt.is_duration(kind):
+        return pa.duration("us"), pa.int64()
+    return (pa.time64("ns"), pa.int64()) if pt.is_time(kind) else (kind, kind)
 
 
 _dumps = json.JSONEncoder(allow_nan=False).encode
@@ -121,20 +114,14 @@ class JsonText:
         try:
             values = _values(array, self.kind)
         except SchemaError as error:
-            row = next(row for row in range(len(array)) if not self._is_good(array.slice(row, 1)))
-            raise SchemaError(error.message, row=row) from error
-        return pa.array([None if value is None else _text(value) for value in values], pa.large_binary())
-
-    def _is_good(self, array: pa.Array) -> bool:
-        try:
-            _values(array, self.kind)
-        except SchemaError:
-            return False
-        return True
-
-
-def _text(value: Any) -> bytes:
-    return _dumps(value).encode("ascii")
+            for row in range(len(array)):
+                try:
+                    _values(array.slice(row, 1), self.kind)
+                except SchemaError:  # noqa: PERF203 - runs only after a failure
+                    raise SchemaError(error.message, row=row) from error
+            raise
+        texts = [None if value is None else _dumps(value).encode("ascii") for value in values]
+        return pa.array(texts, pa.large_binary())
 
 
 def _values(array: pa.Array, kind: Mapping[str, Any]) -> list[Any]:
@@ -155,12 +142,7 @@ def _values(array: pa.Array, kind: Mapping[str, Any]) -> list[Any]:
     if family == "binary":
         return [None if value is None else base64.b64encode(value).decode("ascii") for value in array.to_pylist()]
     if family in ("date", "timestamp", "duration", "time"):
-        numbers: list[Any] = as_numbers(array).to_pylist()
-        return numbers
-    return _plain(array)
-
-
-def _plain(array: pa.Array) -> list[Any]:
+        array = as_numbers(array)
     try:
         values: list[Any] = array.to_pylist()
     except UnicodeDecodeError as error:
@@ -217,7 +199,6 @@ def _lists(array: pa.Array, items: Sequence[Any]) -> list[Any]:
 ORIGIN_SUFFIX = "__origin"
 _MODES = {1: 0, 3: 16, 4: 24}
 """OpenCV's number of the pixel type by number of channels: CV_8UC1, CV_8UC3, CV_8UC4."""
-_RED_FIRST = {3: [2, 1, 0], 4: [2, 1, 0, 3]}
 
 
 @dataclass(frozen=True)
@@ -242,9 +223,19 @@ class ImageBytes:
             for image in array.to_pylist():
                 if image is None:
                     stored.append(None)
-                else:
-                    pixels = _pixels(image)
-                    stored.append(_png(pixels) if self.encoding == "png" else codec.encode(pixels))
+                    continue
+                shape = image["height"], image["width"], image["nChannels"]
+                if None in shape or min(shape) < 1 or image["data"] is None:
+                    raise SchemaError(
+                        "an image that Spark could not read; filter by height > 0, or read with dropInvalid."
+                    )
+                if image["mode"] != _MODES.get(shape[2]) or len(image["data"]) != shape[0] * shape[1] * shape[2]:
+                    raise SchemaError(
+                        f"an image of OpenCV type {image['mode']} with {shape[2]} channels and {len(image['data'])} "
+                        f"bytes for {shape[0]} x {shape[1]} pixels; expected one byte a channel, and 1, 3 or 4 of them."
+                    )
+                pixels = np.frombuffer(image["data"], np.uint8).reshape(shape)
+                stored.append(png_of(pixels) if self.encoding == "png" else codec.encode(pixels))
         except SchemaError as error:
             raise SchemaError(error.message, row=len(stored)) from error
         return pa.array(stored, pa.large_binary())
@@ -253,29 +244,6 @@ class ImageBytes:
 def image_origins(array: pa.StructArray) -> pa.Array:
     """Return the source of each image; empty if Spark does not know it."""
     return pc.fill_null(array.flatten()[0], "")
-
-
-def _pixels(image: dict[str, Any]) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-    """Return the pixels of an image: uint8, shape (height, width, channels)."""
-    shape = image["height"], image["width"], image["nChannels"]
-    if None in shape or min(shape) < 1 or image["data"] is None:
-        raise SchemaError("an image that Spark could not read; filter by height > 0, or read with dropInvalid.")
-    if image["mode"] != _MODES.get(shape[2]) or len(image["data"]) != shape[0] * shape[1] * shape[2]:
-        raise SchemaError(
-            f"an image of OpenCV type {image['mode']} with {shape[2]} channels and {len(image['data'])} bytes for "
-            f"{shape[0]} x {shape[1]} pixels; expected one byte a channel, and 1, 3 or 4 of them."
-        )
-    return np.frombuffer(image["data"], np.uint8).reshape(shape)
-
-
-def _png(pixels: "np.ndarray[Any, np.dtype[np.uint8]]") -> bytes:
-    from PIL import Image
-
-    channels = pixels.shape[2]
-    ordered = pixels[:, :, 0] if channels == 1 else np.ascontiguousarray(pixels[:, :, _RED_FIRST[channels]])
-    file = io.BytesIO()
-    Image.fromarray(ordered).save(file, "PNG")
-    return file.getvalue()
 
 
 _MAX_NUMBERS = 1 << 27
@@ -330,3 +298,135 @@ def _indices(indices: pa.ListArray, is_sparse: Array, num_values: Array, lengths
 def _filled(numbers: pa.Array) -> Array:
     found: Array = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
+
+
+def check_depth(name: str, arrow: pa.DataType) -> None:
+    """Return only if the type of a column is not nested so deeply that functions that call themselves fail.
+
+    Raises:
+        SchemaError: It is.
+    """
+    level = [arrow]
+    for _ in range(_MAX_DEPTH):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return
+    raise SchemaError(f"column {name!r} is nested too deeply to be stored; take it apart into columns", column=name)
+
+
+def _children(arrow: pa.DataType) -> list[pa.DataType]:
+    if isinstance(arrow, pa.BaseExtensionType):
+        return [arrow.storage_type]
+    if pt.is_dictionary(arrow):
+        return [arrow.value_type]
+    return [arrow.field(place).type for place in range(arrow.num_fields)]
+
+
+def plain_type(arrow: pa.DataType) -> pa.DataType:
+    """Return the type without layouts.
+
+    Raises:
+        SchemaError: The name of a field is no text.
+    """
+    if isinstance(arrow, pa.BaseExtensionType):
+        return plain_type(arrow.storage_type)
+    if pt.is_dictionary(arrow) or pt.is_run_end_encoded(arrow):
+        return plain_type(arrow.value_type)
+    if pt.is_string_view(arrow) or pt.is_large_string(arrow):
+        return pa.string()
+    if pt.is_binary_view(arrow) or pt.is_large_binary(arrow) or pt.is_fixed_size_binary(arrow):
+        return pa.binary()
+    if _is_any_list(arrow):
+        return pa.list_(plain_type(arrow.value_type))
+    if pt.is_map(arrow):
+        return pa.map_(plain_type(arrow.key_type), plain_type(arrow.item_type))
+    if pt.is_struct(arrow):
+        return pa.struct([(_name_of(field), plain_type(field.type)) for field in arrow])
+    return arrow
+
+
+def _name_of(field: pa.Field) -> str:
+    try:
+        return str(field.name)
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"a struct has a field whose name is no UTF-8 text ({error}); rename it") from error
+
+
+def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows in plain types.
+
+    Raises:
+        SchemaError: A column is nested too deeply, or its values are too long; the message begins with its name.
+    """
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        check_depth(field.name, column.type)
+        try:
+            columns.append(plain_array(column))
+        except pa.ArrowException as error:
+            raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from error
+    if all(plain is column for plain, column in zip(columns, batch.columns, strict=True)):
+        return batch
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def plain_array(array: pa.Array) -> pa.Array:
+    """Return the values in their plain type.
+
+    Raises:
+        ArrowException: They are too long for it.
+    """
+    kind = array.type
+    if kind == plain_type(kind):
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return plain_array(array.storage)
+    if pt.is_dictionary(kind):
+        return plain_array(array.dictionary_decode())
+    if pt.is_run_end_encoded(kind):
+        return plain_array(pc.run_end_decode(array))
+    if _is_any_list(kind):
+        values = plain_array(array.flatten())
+        return pa.ListArray.from_arrays(_offsets(pc.list_value_length(array)), values, mask=_nulls(array))
+    if pt.is_map(kind):
+        begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        lengths = pc.subtract(array.offsets[1:], array.offsets[:-1])
+        keys, items = (plain_array(part.slice(begin, end - begin)) for part in (array.keys, array.items))
+        return pa.MapArray.from_arrays(_offsets(lengths), keys, items, mask=_nulls(array))
+    if pt.is_struct(kind):
+        fields = list(plain_type(kind))
+        return pa.StructArray.from_arrays(list(map(plain_array, array.flatten())), fields=fields, mask=_nulls(array))
+    return array.cast(plain_type(kind))
+
+
+def cast_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values in another type; of a type that differs, in copies.
+
+    pyarrow 26 casts lists of the type null to lists that are shorter than their offsets say.
+
+    Raises:
+        ArrowException: A value does not fit the type.
+    """
+    if array.type == kind:
+        return array
+    result = array.cast(kind)
+    try:
+        result.validate()
+    except pa.ArrowInvalid:
+        return pa.array(array.to_pylist(), kind)
+    return result
+
+
+def _offsets(lengths: pa.Array) -> pa.Array:
+    ends = np.concatenate([[0], np.cumsum(pc.fill_null(lengths, 0).to_numpy().astype(np.int64))])
+    if ends[-1] > _MAX_OFFSET:
+        raise pa.ArrowInvalid(f"the lists of one batch have {ends[-1]} values, and at most {_MAX_OFFSET} are possible")
+    return pa.array(ends.astype(np.int32))
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _is_any_list(arrow: pa.DataType) -> bool:
+    return is_list(arrow) or bool(pt.is_list_view(arrow) or pt.is_large_list_view(arrow))

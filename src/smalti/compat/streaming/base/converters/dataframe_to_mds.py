@@ -10,6 +10,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,8 @@ from smalti.storage import Store, open_store
 from smalti.storage.opening import service_of
 from smalti.storage.schemes import SCHEME_BY_NAME
 from smalti.writer import UploadOptions
-from smalti.writer.tables.attempts import Answers
-from smalti.writer.tables.packing import collect_parts
-from smalti.writer.tables.plan import SampleFunction, WriteOptions
+from smalti.writer.tables.plan import Answers, SampleFunction, WriteOptions
+from smalti.writer.tables.versions import collect_parts
 from smalti.writer.writers import WriterOptions
 
 try:
@@ -245,7 +245,7 @@ def _samples_of(
             raise ValueError("If udf_iterable is specified, user must provide correct `columns` in the mds_kwargs")
         logger.warning("With udf_iterable defined, it's up to the user's discretion to provide mds_kwargs[columns]'")
         floats = {name: np.dtype(encoding).type for name, encoding in (given or {}).items() if encoding in _FLOATS}
-        return SampleFunction(_NarrowedSamples(function, floats), dict(arguments or {}))
+        return partial(_NarrowedSamples(function, floats), **dict(arguments or {}))
     if given is None:
         logger.warning("User's discretion required: columns arg is missing from mds_kwargs. Will be auto-inferred")
         kwargs["columns"] = infer_dataframe_schema(dataframe) or {}
@@ -253,7 +253,7 @@ def _samples_of(
     else:
         infer_dataframe_schema(dataframe, given)
     is_by_sample = not set(_BY_SAMPLE).isdisjoint(kwargs["columns"].values())
-    return SampleFunction(_records, {}) if is_by_sample else None
+    return _records if is_by_sample else None
 
 
 def _parsed(kwargs: dict[str, Any], local: str, remote: str, samples: SampleFunction | None) -> WriteOptions:
