@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from smalti.format import ShardOptions
 from smalti.format.reading.joining import open_shard
 from smalti.format.text import TextLayout, text_schema
-from smalti.format.writing.text import TextShardBuilder
+from smalti.format.writing.builder import TextShardBuilder
 from tests.format.reading_back import refusal_of
 from tests.hostile.files import scratch_files
 

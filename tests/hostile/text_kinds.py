@@ -13,7 +13,7 @@ from smalti.errors import ChecksumMismatch, FormatError
 from smalti.format import ShardInfo, ShardOptions, verify_file
 from smalti.format.reading.joining import open_shard
 from smalti.format.text import TextLayout, text_schema
-from smalti.format.writing.text import TextShardBuilder
+from smalti.format.writing.builder import TextShardBuilder
 from tests.hostile.files import scratch_files
 from tests.hostile.mutations import mutate_bytes
 from tests.hostile.shard_seeds import Whole

@@ -27,9 +27,8 @@ from smalti.format.reading.shard import Shard
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES, parse_byte_count
 from smalti.format.text import text_schema
-from smalti.format.writing.builder import ShardBuilder
+from smalti.format.writing.builder import ShardBuilder, TextShardBuilder
 from smalti.format.writing.sealing import FilledShard, ShardOptions
-from smalti.format.writing.text import TextShardBuilder
 
 __all__ = [
     "MAX_FILE_BYTES",

@@ -1,6 +1,6 @@
 """Text shards (JSONL, CSV, TSV, XSV): their layout, and their lines, written without loss and read strictly.
 
-Opens no files; `smalti.format.reading.text` and `smalti.format.writing.text` do.
+Opens no files; `smalti.format.reading.text` and `smalti.format.writing.builder` do.
 """
 
 import json

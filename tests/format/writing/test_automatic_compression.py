@@ -8,7 +8,7 @@ from smalti import MDSWriter, load_manifest, open_dataset
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.format.layout import config_bytes
 from smalti.format.text import layout_of, text_schema
-from smalti.format.writing.text import TextShardBuilder
+from smalti.format.writing.builder import TextShardBuilder
 
 TEXT = b"the same words again and again, "
 SIZES = [0, 1, 1000, 100_000, 1_000_000]
