@@ -340,7 +340,7 @@ def _read_texts(encoding: str, texts: tuple[str, ...], name: str) -> list[Any]:
     with suppress(ValueError):  # the loop below finds the value
         if allowed.issuperset("".join(texts)):
             numbers: list[Any] = list(map(read, texts))
-            if encoding == "int" or all(map(math.isfinite, numbers)):
+            if encoding == "int" or not any(map(math.isinf, numbers)):
                 return numbers
     values = []
     for i, text in enumerate(texts):
