@@ -130,11 +130,6 @@ class _ScalarForm:
     convert: Convert | None = None
     """Conversion from Arrow values to stored ones; None if they are the same."""
 
-    @property
-    def is_number(self) -> bool:
-        """True if arrays of it are stored as arrays of numbers."""
-        return self.choices in (_INTEGER_CHOICES, _FLOAT_CHOICES) and self.in_json is not None
-
 
 def _integer(arrow: pa.DataType) -> _ScalarForm:
     return _ScalarForm(arrow, str(arrow), _INTEGER_CHOICES, {"type": "int"})
@@ -265,7 +260,8 @@ def _default(name: str, kind: Kind) -> tuple[Stored, tuple[str, ...]]:
         while element is not None and element.family == "array":
             element = element.element
         form = None if element is None else _SCALARS.get(element.family)
-        if form is None or not form.is_number:
+        # Only numbers that can be nested are stored as arrays of numbers.
+        if form is None or form.in_json is None or form.choices not in (_INTEGER_CHOICES, _FLOAT_CHOICES):
             return _as_json(name, kind), ("json",)
         encoding = f"ndarray:{form.encoding}"
         logical = None if form.logical is None else {"type": "array", "of": form.logical}
