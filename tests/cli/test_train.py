@@ -13,7 +13,7 @@ from smalti.writer import MDSWriter
 CONFIG = """
 data: {data}
 run_dir: {run}
-task: tabular-regression
+task: examples.tabular_regression:TabularRegression
 task_options: {{features: [a], target: target}}
 train_split: null
 eval_split: null

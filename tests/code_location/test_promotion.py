@@ -224,8 +224,8 @@ def test_a_promoted_model_that_cannot_be_evaluated_is_a_warning_and_does_not_fai
 def test_a_promoted_model_of_another_task_is_a_warning(models: Models) -> None:
     move_tag(
         shards(models.storage), PROMOTED, 1, move=False,
-        metadata={"run": "other", "model": "m", "task": "language-model", "main_metric": "perplexity"},
+        metadata={"run": "other", "model": "m", "task": "m:Language", "main_metric": "perplexity"},
     )  # fmt: skip
     result = compare(models, models.train(0.9))
     assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert "its task is language-model and its main figure perplexity" in str(result.description)
+    assert "its task is m:Language and its main figure perplexity" in str(result.description)

@@ -14,7 +14,7 @@ from smalti_dagster.checks.metric import require_same_figures, worsening
 from smalti_dagster.declaration import Checks, Declaration, Source, Split, Train
 from smalti_dagster.lineage import facts_of, latest
 from smalti_dagster.models.promotion import build_promotion
-from smalti_dagster.models.task_model import _named_model, build_task_model
+from smalti_dagster.models.task_model import build_task_model
 from smalti_dagster.places import shards_of
 from smalti_dagster.resources.storage import StorageResource
 from smalti_dagster.resources.training import TrainerResource
@@ -24,7 +24,7 @@ from tests.code_location.documented_keys import documented_keys
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 TRAIN = Train(
-    task="tabular-regression",
+    task="examples.tabular_regression:TabularRegression",
     task_options={"features": ["a", "b"], "target": "y", "hidden": [8]},
     epochs=6,
     batch_size=8,
@@ -148,21 +148,21 @@ def test_a_model_of_rows_is_trained_reported_compared_and_promoted(
 @pytest.mark.parametrize(
     ("before", "now", "words"),
     [
-        ({"task": "language-model"}, {"task": "tabular-regression"}, "its task is language-model"),
+        ({"task": "m:Language"}, {"task": "m:Tabular"}, "its task is m:Language"),
         (
-            {"task": "language-model", "task_options": {"column": "tokens", "ignore": 0}},
-            {"task": "language-model", "task_options": {"column": "tokens"}},
+            {"task": "m:Language", "task_options": {"column": "tokens", "ignore": 0}},
+            {"task": "m:Language", "task_options": {"column": "tokens"}},
             "`ignore` is 0, and not None",
         ),
         ({"task": "m:Mine", "task_options": {"depth": 1}}, {"task": "m:Mine", "task_options": {}}, "`depth` is 1"),
-        ({"task": "tabular-regression", "task_options": TRAIN.task_options}, None, None),
-        ({}, {"task": "tabular-regression"}, None),  # promoted before models said their task
+        ({"task": TRAIN.task, "task_options": TRAIN.task_options}, None, None),
+        ({}, {"task": TRAIN.task}, None),  # promoted before models said their task
     ],
 )
 def test_figures_of_another_task_or_of_other_data_are_not_compared(
     before: dict[str, Any], now: dict[str, Any] | None, words: str | None
 ) -> None:
-    now = now or {"task": "tabular-regression", "task_options": {**TRAIN.task_options, "hidden": [4, 4]}}
+    now = now or {"task": TRAIN.task, "task_options": TRAIN.task_options}
     if words is None:
         require_same_figures(before, now)
     else:
@@ -179,19 +179,6 @@ def test_a_version_is_trained_on_as_a_whole_only_if_it_has_no_splits(
         sales.train()
     sales.publish(held_out=0, training=None)
     assert sales.train(epochs=1)["held_out_rows"] == 0
-
-
-@pytest.mark.parametrize(
-    ("task", "model", "own"),
-    [
-        ("my_module:Photos", "resnet18", "resnet18"),
-        ("my_module:Photos", "my_module:net", "my_module:net"),
-        ("tabular-regression", "my_module:net", "my_module:net"),
-        ("tabular-regression", "mobilenet_v2", ""),
-    ],
-)
-def test_a_task_of_the_users_gets_its_model_by_name(task: str, model: str, own: str) -> None:
-    assert _named_model(Train(task=task, architecture=model)) == own
 
 
 @pytest.mark.parametrize(
@@ -213,12 +200,11 @@ def test_a_figure_is_worse_by_a_share_in_the_declared_direction(
 @pytest.mark.parametrize(
     ("source", "train", "words"),
     [
-        (Source(table="t"), {}, "image-classification needs a source of images; of rows give language-model"),
-        (Source(folder="f"), {"task": "language-model"}, "language-model needs a source of rows"),
+        (Source(table="t"), {}, "image-classification needs a source of images; for rows, give module:Class"),
         (
             Source(table="t"),
-            {"task": "language-modl"},
-            "`task` must be one of image-classification, .* or module:Class",
+            {"task": "language-model"},
+            "`task` must be image-classification, or module:Class",
         ),
     ],
 )

@@ -14,7 +14,6 @@ import dagster as dg
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.opening import Tag
 from smalti.errors import SmaltiError
-from smalti.torch.train.config import TASKS
 from smalti_dagster.checks.check import CheckInput, DataCheck
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.places import shards_of
@@ -129,8 +128,7 @@ def worsening(before: float, now: float, *, higher_is_better: bool) -> float:
 def require_same_figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Check that the figures of two models are of the same task and data, as far as the facts of both are known.
 
-    The options of a shipped task count if its figures depend on them. All options of a user's task count, as the
-    library does not know which matter.
+    All options of a task count, as the library does not know which matter.
 
     Raises:
         ValueError: they are not; the message names the difference.
@@ -141,8 +139,7 @@ def require_same_figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> N
     if before["task"] != task:
         raise ValueError(f"its task is {before['task']}, and not {task}")
     then, options = dict(before.get("task_options") or {}), dict(now.get("task_options") or {})
-    names = TASKS[task].data_options if task in TASKS else sorted(then.keys() | options.keys())
-    for name in names:
+    for name in sorted(then.keys() | options.keys()):
         if then.get(name) != options.get(name):
             raise ValueError(
                 f"its task option `{name}` is {then.get(name)!r}, and not {options.get(name)!r}: promote a model with "

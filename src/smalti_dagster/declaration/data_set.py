@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import dagster as dg
 from pydantic import Field, field_validator, model_validator
 
-from smalti.torch.train.config import IMAGES, TASKS
+from smalti.torch.train.config import IMAGES
 from smalti_dagster.declaration.automation import Automation
 from smalti_dagster.declaration.checks import CheckName, Severity, blocking_checks, refuse_of_other_kind
 from smalti_dagster.declaration.data import PARTITION, Image, Partitions, Prepare, Shards, Source, Split, forms_of
@@ -227,8 +227,6 @@ def _refuse_for_images(declared: Declaration) -> None:
         raise ValueError(
             f"`prepare.function` needs a source of rows ({', '.join(forms_of('rows'))}); images take `image`"
         )
-    if declared.train is not None and declared.train.task in TASKS and declared.train.task != IMAGES:
-        raise ValueError(f"`train.task` {declared.train.task} needs a source of rows ({', '.join(forms_of('rows'))})")
     if split.key or split.column:
         raise ValueError("`split.key` and `split.column` need a source of rows: images are split by their paths")
     if declared.shards.nulls:
@@ -243,9 +241,8 @@ def _refuse_for_rows(declared: Declaration) -> None:
         images = ", ".join(forms_of("images"))
         raise ValueError(f"`prepare.image` needs a source of images ({images}); rows take `function`")
     if declared.train is not None and declared.train.function is None and declared.train.task == IMAGES:
-        rest = ", ".join(name for name in TASKS if name != IMAGES)
         raise ValueError(
-            f"`train.task` {IMAGES} needs a source of images; of rows give {rest}, module:Class, or `train.function`"
+            f"`train.task` {IMAGES} needs a source of images; for rows, give module:Class or `train.function`"
         )
     if declared.split.fixed:
         raise ValueError("`split.fixed` is for images: of rows, a hash of each row or of `key` always decides")

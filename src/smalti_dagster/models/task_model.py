@@ -7,7 +7,6 @@ from pydantic import Field
 
 from smalti.catalog import Manifest
 from smalti.errors import CatalogError
-from smalti.torch.train.config import TASKS
 from smalti_dagster.checks.metric import HELD_OUT
 from smalti_dagster.checks.model import build_model_checks
 from smalti_dagster.declaration import Declaration, Train
@@ -43,7 +42,7 @@ def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition
         f"A model of the task {train.task}, its checkpoints and its figures; a run that is re-executed continues from "
         "its newest checkpoint."
     )
-    own = {"model": _named_model(train), "task_options": train.task_options}
+    own = {"model": train.architecture, "task_options": train.task_options}
     defaults = with_defaults(TaskModelConfig, **{**declared_options(train), **own})
 
     def train_model(run: TrainingRun, config: TaskModelConfig) -> dg.MaterializeResult[Any]:
@@ -81,11 +80,6 @@ def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition
         )
 
     return model_asset(declared, description, defaults, train_model, build_model_checks(declared))
-
-
-def _named_model(train: Train) -> str:
-    """Return the declared model, as the task takes it: the shipped tasks of rows know no models by name."""
-    return train.architecture if ":" in train.architecture or train.task not in TASKS else ""
 
 
 def _splits(manifest: Manifest, url: str) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def test_each_field_is_of_one_kind():
     kinds = [set(REFUSED), BY_CURSOR, OF_GROUPS, BY_STEP, OF_THE_LIFE, WITHOUT_EFFECT]
     assert sum(map(len, kinds)) == len(set.union(*kinds))
     fields = {field.name for field in dataclasses.fields(TrainConfig)} - {"task_options"}
-    assert set.union(*kinds) == fields | {f"task_options.{name}" for name in TASKS[IMAGES].option_names()}
+    assert set.union(*kinds) == fields | {f"task_options.{name}" for name in TASKS[IMAGES].option_defaults()}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 
 def config(**changed) -> TrainConfig:
-    own = {name: changed.pop(name) for name in TASKS[IMAGES].option_names() if name in changed}
+    own = {name: changed.pop(name) for name in TASKS[IMAGES].option_defaults() if name in changed}
     options = {"num_classes": 3, "image_size": 32, **own}
     return TrainConfig(**{"data": "x", "run_dir": "y", "task_options": options, **changed})
 

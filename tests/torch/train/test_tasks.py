@@ -1,4 +1,4 @@
-"""Tasks: the shipped ones and a user's learn, report exact figures, resume with the same bits, and are loaded again."""
+"""Tasks: the examples and a user's learn, report exact figures, resume with the same bits, and are loaded again."""
 
 import re
 from dataclasses import replace
@@ -24,9 +24,12 @@ from tests.torch.train.tiny_tasks import Line, Scheduled
 pytestmark = pytest.mark.torch
 
 SPLITS = {"train": range(50), "validation": range(100, 114), "single": range(200, 201)}
-TABULAR = {"task": "tabular-regression", "task_options": {"features": ["a", "b"], "target": "y", "hidden": [8]}}
+TABULAR = {
+    "task": "examples.tabular_regression:TabularRegression",
+    "task_options": {"features": ["a", "b"], "target": "y", "hidden": [8]},
+}
 LANGUAGE = {
-    "task": "language-model",
+    "task": "examples.language_model:LanguageModel",
     "task_options": {"vocabulary": 7, "block": 12, "layers": 1, "heads": 2, "width": 16},
 }
 TINY = "tests.torch.train.tiny_tasks"
@@ -92,12 +95,12 @@ def test_a_regression_learns_and_its_figures_are_those_of_all_held_out_rows(conf
     )
     assert result.metrics["r2"] > 0.9
     assert (result.accuracy, result.main_metric, result.higher_is_better) == (None, "mean_squared_error", False)
-    assert config.task == "tabular-regression"
+    assert config.task == TABULAR["task"]
 
 
 def test_the_target_may_be_scaled_and_the_figures_are_in_its_own_units(configured):
     options = {**TABULAR["task_options"], "target_mean": 1.0, "target_scale": 10.0}
-    metrics = train(replace(configured, task="tabular-regression", task_options=options, epochs=1)).metrics
+    metrics = train(replace(configured, task=TABULAR["task"], task_options=options, epochs=1)).metrics
     assert metrics["mean_squared_error"] == pytest.approx(100 * metrics["loss"])
 
 
@@ -126,7 +129,7 @@ def test_a_language_model_learns_and_its_perplexity_is_that_of_all_tokens(config
 
 def test_tokens_that_are_ignored_do_not_count(configured):
     options = {**LANGUAGE["task_options"], "ignore": 0}
-    losses = train(replace(configured, task="language-model", task_options=options, epochs=1, eval_split="single"))
+    losses = train(replace(configured, task=LANGUAGE["task"], task_options=options, epochs=1, eval_split="single"))
     tokens = columns("single")["tokens"][0]
     model, _ = load_model(Path(losses.model_dir))
     with torch.inference_mode():
@@ -295,7 +298,7 @@ def test_parameters_that_a_model_leaves_unused_do_not_stop_two_ranks(configured)
 
 def test_another_task_does_not_go_on_with_a_run(configured):
     train(replace(configured, **TABULAR, epochs=1))
-    with pytest.raises(CursorError, match=r"`task` was 'tabular-regression' and is 'language-model'"):
+    with pytest.raises(CursorError, match=r"`task` was '.*TabularRegression' and is '.*LanguageModel'"):
         train(replace(configured, **LANGUAGE))
     with pytest.raises(CursorError, match=r"`freeze` was \[\] and is \['1'\]"):
         train(replace(configured, **TABULAR, freeze=("1",)))
@@ -314,15 +317,13 @@ def test_another_task_does_not_go_on_with_a_run(configured):
         ({**TABULAR, "schedule": "math:log", "warmup": 0.0}, (SchemaError, ValueError), "returned|domain|expected"),
         ({**TABULAR, "freeze": ("layers.*",)}, SchemaError, r"`freeze` 'layers\.\*' is no parameter .*1\.weight"),
         ({**TABULAR, "freeze": ("*",)}, SchemaError, "leaves no parameter"),
-        ({"task": "tabular-regression"}, SchemaError, r"missing fields \['features', 'target'\]"),
+        ({"task": TABULAR["task"]}, SchemaError, "cannot be made with the options .*'features' and 'target'"),
+        ({**TABULAR, "task_options": {"features": ["y"], "target": "y"}}, SchemaError, "without the target 'y'"),
         ({**TABULAR, "task_options": {"features": ["z"], "target": "y"}}, SchemaError, "reads the column 'z'"),
         ({**LANGUAGE, "task_options": {"vocabulary": 0}}, SchemaError, "number of different tokens"),
-        (
-            {**LANGUAGE, "task_options": {"vocabulary": "7"}},
-            SchemaError,
-            "`vocabulary` must be a whole number, not '7'",
-        ),
-        ({**LANGUAGE, "task_options": {"layer": 2}}, SchemaError, "unknown fields \\['layer'\\]"),
+        ({"task_options": {"image_size": "7"}}, SchemaError, "`image_size` must be a whole number, not '7'"),
+        ({"task_options": {"layer": 2}}, SchemaError, "unknown fields \\['layer'\\]"),
+        ({**LANGUAGE, "task_options": {"layer": 2}}, SchemaError, "cannot be made with the options {'layer': 2}"),
         ({**LANGUAGE, "task_options": {**LANGUAGE["task_options"], "vocabulary": 6}}, SchemaError, "the token 6"),
         ({**LANGUAGE, "task_options": {"column": "a", "vocabulary": 7}}, SchemaError, "blocks of equally many"),
     ],

@@ -271,7 +271,7 @@ def train_model(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A value in place of the file's, such as epochs=3 or task_options.vocabulary=512; may be repeated.",
+            help="A value in place of the file's, such as epochs=3 or task_options.image_size=64; may be repeated.",
         ),
     ] = None,
     dry_run: Annotated[

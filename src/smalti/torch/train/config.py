@@ -86,36 +86,17 @@ LAUNCHERS: Mapping[str, Launcher] = {
 # ------------------------------------------------------------ tasks
 
 
-class TaskOptions:
-    """The base of the options of shipped tasks. The class of a task is a subclass of that of its options."""
-
-    factory: ClassVar[str]
-    """`module:Class` of the task, called with `task_options`. Imported when used."""
-    data_options: ClassVar[tuple[str, ...]] = ()
-    """Options that say what the figures are of: those of models that differ in one are not comparable."""
-
-    @classmethod
-    def option_names(cls) -> tuple[str, ...]:
-        """Return the names of the options."""
-        return tuple(cls.__dataclass_fields__)  # type: ignore[attr-defined]  # of `configuration`
-
-    @classmethod
-    def option_defaults(cls) -> dict[str, Any]:
-        """Return the values of the options that need not be given."""
-        options: Iterable[Any] = dataclasses.fields(cls)  # type: ignore[arg-type]  # as above
-        return {each.name: plain(each.default) for each in options if each.default is not dataclasses.MISSING}
-
-
 @configuration
-class ImageOptions(TaskOptions):
-    """The options of image classification.
+class ImageOptions:
+    """The options of image classification. The class of the task is a subclass.
 
     Examples:
         >>> options = {"image_size": 128, "label_smoothing": 0.0, "augment": False}
         >>> config = TrainConfig(data="s3://bucket/photos", run_dir="s3://bucket/runs/8", task_options=options)
     """
 
-    factory = "smalti.torch.train.tasks.images:ImageClassification"
+    factory: ClassVar[str] = "smalti.torch.train.tasks.images:ImageClassification"
+    """`module:Class` of the task, called with `task_options`. Imported when used."""
 
     image_column: Text = "image"
     label_column: Text = "label"
@@ -138,91 +119,26 @@ class ImageOptions(TaskOptions):
         if self.class_names and self.num_classes not in (0, len(self.class_names)):
             raise wrong("class_names", f"{self.num_classes} names, as `num_classes` says", self.class_names)
 
-
-@configuration
-class LanguageOptions(TaskOptions):
-    """The options of language models: of the next token of blocks of tokens.
-
-    Examples:
-        >>> config = TrainConfig(
-        ...     data="s3://bucket/tokens",
-        ...     run_dir="s3://bucket/runs/8",
-        ...     task="language-model",
-        ...     task_options={"vocabulary": 32_000, "block": 512},
-        ... )
-    """
-
-    factory = "smalti.torch.train.tasks.rows:LanguageModel"
-    data_options = ("column", "vocabulary", "ignore")
-
-    column: Text = "tokens"
-    vocabulary: Annotated[Whole, Field(ge=0)] = 0
-    """Number of different tokens, counted from 0; not of pretrained weights, which have their own."""
-    block: Count = 1024
-    """Longest block that the model can take."""
-    layers: Count = 4
-    heads: Count = 4
-    width: Count = 128
-    dropout: Fraction = 0.1
-    ignore: Whole | None = None
-    """A token that need not be predicted, such as padding."""
-    label_smoothing: Fraction = 0.1
-    """Smoothing of tokens, in training."""
-
-
-@configuration
-class TabularOptions(TaskOptions):
-    """The options of regressions on tables: of a number from the numbers of a row.
-
-    Examples:
-        >>> config = TrainConfig(
-        ...     data="s3://bucket/houses",
-        ...     run_dir="s3://bucket/runs/8",
-        ...     task="tabular-regression",
-        ...     task_options={"features": ["rooms", "built"], "target": "price"},
-        ... )
-    """
-
-    factory = "smalti.torch.train.tasks.rows:TabularRegression"
-    data_options = ("target",)
-
-    features: Texts
-    target: Text
-    hidden: Annotated[tuple[Count, ...], BeforeValidator(as_tuple)] = (64, 64)
-    """Units of each hidden layer."""
-    dropout: Fraction = 0.0
-    target_mean: Number = 0.0
-    target_scale: Annotated[Number, Field(gt=0)] = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.features or self.target in self.features:
-            raise SchemaError(
-                f"a regression needs `features`, of which `target` is none; found {list(self.features)} and "
-                f"'{self.target}'."
-            )
+    @classmethod
+    def option_defaults(cls) -> dict[str, Any]:
+        """Return the options by name, with their defaults."""
+        options: Iterable[Any] = dataclasses.fields(cls)  # type: ignore[arg-type]  # of `configuration`
+        return {option.name: plain(option.default) for option in options}
 
 
 IMAGES = "image-classification"
 # To add a task, write its class and that of its options, and enter the latter here.
-TASKS: Mapping[str, type[TaskOptions]] = {
-    IMAGES: ImageOptions,
-    "language-model": LanguageOptions,
-    "tabular-regression": TabularOptions,
-}
+TASKS: Mapping[str, type[ImageOptions]] = {IMAGES: ImageOptions}
 OBJECT_TASK = "object:"
 """Before the name of a task that was given as an object."""
 
 
-def place_of_option(name: str, task: str = IMAGES) -> str:
-    """Return a sentence that says where an option of a shipped task belongs; empty if there is none of the name.
-
-    Args:
-        name: of the option.
-        task: the one that is meant if several have such an option.
-    """
-    owners = [owner for owner, shipped in TASKS.items() if name in shipped.option_names()]
-    owner = task if task in owners else next(iter(owners), None)
-    return f" `{name}` is an option of the task '{owner}': it belongs in `task_options`." if owner else ""
+def place_of_option(name: str) -> str:
+    """Return a sentence that says where an option of a shipped task belongs; empty if there is none of the name."""
+    for task, shipped in TASKS.items():
+        if name in shipped.option_defaults():
+            return f" `{name}` is an option of the task '{task}': it belongs in `task_options`."
+    return ""
 
 
 def with_nested_options(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,17 +146,12 @@ def with_nested_options(fields: Mapping[str, Any]) -> dict[str, Any]:
 
     Earlier versions of Smalti had those of image classification as fields of every configuration.
     """
-    task, given = str(fields.get("task", IMAGES)), fields.get("task_options", {})
-    former = fields.keys() & set(TASKS[IMAGES].option_names())
+    given, former = fields.get("task_options", {}), fields.keys() & ImageOptions.option_defaults().keys()
     if not former or not isinstance(given, Mapping):
         return dict(fields)
-    own = (
-        former
-        if task == IMAGES
-        else former & {"label_smoothing"} & set(TASKS[task].option_names() if task in TASKS else ())
-    )
+    own = {name: fields[name] for name in former} if fields.get("task", IMAGES) == IMAGES else {}
     rest = {name: value for name, value in fields.items() if name not in former}
-    return {**rest, "task_options": {**{name: fields[name] for name in own}, **given}}
+    return {**rest, "task_options": {**own, **given}}
 
 
 SCHEDULES = ("cosine", "constant", "step")
@@ -559,13 +470,9 @@ class TrainConfig(RunConfig):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            place = place_of_option(name, self.__dict__.get("task", IMAGES))
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{place}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{place_of_option(name)}")
 
-    @classmethod
-    def advice_on(cls, name: str, values: Mapping[str, Any]) -> str:
-        """Return where a name belongs that is no field; empty if it is not known."""
-        return place_of_option(name, values.get("task", IMAGES))
+    advice_on = staticmethod(place_of_option)
 
     @classmethod
     def from_json(cls, obj: Mapping[str, Any]) -> "Self":

@@ -34,7 +34,7 @@ def read_config(
     Args:
         path: The file. Its keys are the fields of `TrainConfig`; `data` and `run_dir` are required.
         overrides: Values in place of those of the file, such as `epochs=3`, `freeze=[backbone]` or
-            `task_options.vocabulary=512`; the values are YAML.
+            `task_options.image_size=64`; the values are YAML.
         storage_options: Options of the data's store, added to those of the file.
 
     Raises:
@@ -150,7 +150,7 @@ class _Entries:
             lines = [
                 f"{self.places.get(name, self.file)}: unknown key `{name}`."
                 + (
-                    place_of_option(name, task)
+                    place_of_option(name)
                     or did_you_mean(name, self._fields)
                     or " The keys are the fields of smalti.torch.train.TrainConfig."
                 )

@@ -135,7 +135,7 @@ Fractions = Annotated[
 def configuration(kind: type[C]) -> type[C]:
     """Make a class a frozen dataclass whose values pydantic checks; a value that is not allowed is a SchemaError.
 
-    A class method `advice_on(name, values)` may return a sentence for the error about an unknown field.
+    A static method `advice_on(name)` may return a sentence for the error about an unknown field.
     """
     rules = pydantic.ConfigDict(
         extra="forbid", validate_default=True, use_attribute_docstrings=True, arbitrary_types_allowed=True
@@ -159,11 +159,11 @@ def _explained(kind: type, error: pydantic.ValidationError, values: Mapping[str,
     unknown = sorted(str(fault["loc"][0]) for fault in faults if fault["type"] == "unexpected_keyword_argument")
     missing = sorted(str(fault["loc"][0]) for fault in faults if fault["type"] == "missing")
     if unknown or missing:
-        advice_on: Callable[..., str] = getattr(kind, "advice_on", lambda *_: "")
+        advice_on: Callable[[str], str] = getattr(kind, "advice_on", lambda _: "")
         return SchemaError(
             f"these are not the fields of {kind.__name__}: unknown fields {unknown}, missing fields {missing}. Correct "
             "the names, or if another version of Smalti wrote them, read them with that version."
-            + "".join(advice_on(name, values) for name in unknown),
+            + "".join(map(advice_on, unknown)),
             unknown=tuple(unknown),
             missing=tuple(missing),
         )

@@ -107,7 +107,7 @@ def with_params(config: C, params: Mapping[str, Any]) -> C:
         return {**config, **nested}  # type: ignore[return-value]  # a mapping of the same kind
     fields = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]  # a dataclass, else an error
     if unknown := sorted(nested.keys() - fields):
-        place = place_of_option(unknown[0], config.task) if isinstance(config, TrainConfig) else ""
+        place = place_of_option(unknown[0]) if isinstance(config, TrainConfig) else ""
         raise SchemaError(
             f"{type(config).__name__} has no field {unknown[0]!r}; it has {', '.join(sorted(fields))}.{place}"
         )

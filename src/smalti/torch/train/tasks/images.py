@@ -23,7 +23,8 @@ from smalti.images import decode_batch
 from smalti.images.crops import uniform
 from smalti.torch.train.config import ImageOptions, TrainConfig
 from smalti.torch.train.ranks import Ranks
-from smalti.torch.train.trainer.models import build_model, load_transformers_model, logits_of
+from smalti.torch.train.run.files import read_json
+from smalti.torch.train.trainer.models import build_model, import_transformers, logits_of
 from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, blank_batch, on_device, sent, whole_numbers
 
 MEAN = (0.485, 0.456, 0.406)
@@ -161,8 +162,11 @@ class ImageClassification(ImageOptions, Task):
 
     def load_model(self, folder: Path, config: TrainConfig) -> nn.Module:
         """Return the classifier in a folder."""
-        found = load_transformers_model(folder, "AutoModelForImageClassification")
-        return super().load_model(folder, config) if found is None else found
+        if "architectures" not in read_json(folder / "config.json"):  # no model of transformers
+            return super().load_model(folder, config)
+        auto = import_transformers().AutoModelForImageClassification
+        model: nn.Module = auto.from_pretrained(str(folder), local_files_only=True)
+        return model
 
     def describe(self, config: TrainConfig) -> dict[str, Any]:
         """Return the classes, and the way of an image to the model's input."""

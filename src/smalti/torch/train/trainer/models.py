@@ -37,13 +37,35 @@ def build_model(config: TrainConfig) -> nn.Module:
         torch.Size([1, 5])
     """
     if ":" in config.model:
-        return model_from_function(config)
+        made = find_named(config.model, field="model")(config)
+        if not isinstance(made, nn.Module):
+            raise SchemaError(
+                f"`model` '{config.model}' returned {type(made).__name__}; the function must take a "
+                "TrainConfig and return an nn.Module.",
+                model=config.model,
+            )
+        return made
+    # A task of a user's may have other options, too.
+    known = ImageOptions.option_defaults()
+    options = ImageOptions(**{name: value for name, value in config.task_options.items() if name in known})
+    labels: dict[str, Any] = {"num_labels": options.num_classes}
+    if names := options.class_names:
+        labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    model: nn.Module
     if config.weights is not None:
-        # The pretrained head has other classes: a new head is drawn where the shapes differ.
-        kind = "AutoModelForImageClassification"
-        model = pretrained(config, kind, ignore_mismatched_sizes=True, **_labels(_options(config)))
+        try:
+            # The pretrained head has other classes: a new head is drawn where the shapes differ.
+            model = import_transformers().AutoModelForImageClassification.from_pretrained(
+                config.weights, use_safetensors=True, trust_remote_code=False, ignore_mismatched_sizes=True, **labels
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise TrainingError(
+                f"the weights '{config.weights}' cannot be loaded: {error} Expected a folder with config.json and "
+                "model.safetensors, or the name of such a model on the hub (which needs the network).",
+                weights=config.weights,
+            ) from error
     elif config.model == "mobilenet_v2":
-        model = _mobilenet_v2(_options(config))
+        model = _mobilenet_v2(options, labels)
     else:
         raise SchemaError(
             f"`model` '{config.model}' is unknown; expected 'mobilenet_v2', or 'module:function' with a function of "
@@ -104,21 +126,13 @@ def load_model(folder: Path, task: Task | None = None) -> tuple[nn.Module, Train
     return task_of(config, task).load_model(folder, config), config
 
 
-def load_transformers_model(folder: Path, kind: str) -> nn.Module | None:
-    """Return the model of transformers in a folder, of an `Auto` class; None if it holds another model."""
-    if "architectures" not in read_json(folder / "config.json"):
-        return None
-    model: nn.Module = getattr(_transformers(), kind).from_pretrained(str(folder), local_files_only=True)
-    return model
-
-
-def _mobilenet_v2(options: ImageOptions) -> nn.Module:
+def _mobilenet_v2(options: ImageOptions, labels: dict[str, Any]) -> nn.Module:
     """Return the model with initial weights that suit a short training.
 
     transformers draws all weights with a deviation of 0.02, whatever the fan. He's rule, and residual blocks that begin
     as identities, raised held-out accuracy on the demo's flowers from 0.60 to 0.72 in the same 480 steps.
     """
-    transformers = _transformers()
+    transformers = import_transformers()
     settings = transformers.MobileNetV2Config(
         depth_multiplier=options.width,
         image_size=options.image_size,
@@ -126,7 +140,7 @@ def _mobilenet_v2(options: ImageOptions) -> nn.Module:
         tf_padding=False,
         # The default, 0.8, is TensorFlow's probability to keep a value; as a probability to drop it is too high.
         classifier_dropout_prob=_DROPOUT,
-        **_labels(options),
+        **labels,
     )
     model: nn.Module = transformers.MobileNetV2ForImageClassification(settings)
     for module in model.modules():
@@ -138,58 +152,8 @@ def _mobilenet_v2(options: ImageOptions) -> nn.Module:
     return model
 
 
-def pretrained(config: TrainConfig, kind: str, **options: Any) -> nn.Module:
-    """Return the model of transformers with the weights that `config.weights` names, of an `Auto` class.
-
-    Raises:
-        TrainingError: they cannot be loaded.
-    """
-    auto = getattr(_transformers(), kind)
-    try:
-        model: nn.Module = auto.from_pretrained(
-            config.weights, use_safetensors=True, trust_remote_code=False, **options
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise TrainingError(
-            f"the weights '{config.weights}' cannot be loaded: {error} Expected a folder with config.json and "
-            "model.safetensors, or the name of such a model on the hub (which needs the network).",
-            weights=config.weights,
-        ) from error
-    return model
-
-
-def model_from_function(config: TrainConfig) -> nn.Module:
-    """Return the model of the function that `config.model` names.
-
-    Raises:
-        SchemaError: it cannot be imported, or does not return an nn.Module.
-    """
-    model = find_named(config.model, field="model")(config)
-    if not isinstance(model, nn.Module):
-        raise SchemaError(
-            f"`model` '{config.model}' returned {type(model).__name__}; the function must take a "
-            "TrainConfig and return an nn.Module.",
-            model=config.model,
-        )
-    return model
-
-
-def _labels(options: ImageOptions) -> dict[str, Any]:
-    if not options.class_names:
-        return {"num_labels": options.num_classes}
-    return {
-        "id2label": dict(enumerate(options.class_names)),
-        "label2id": {name: number for number, name in enumerate(options.class_names)},
-    }
-
-
-def _options(config: TrainConfig) -> ImageOptions:
-    """Return the options of image classification that a task has; a task of a user's may have others, too."""
-    names = ImageOptions.option_names()
-    return ImageOptions(**{name: value for name, value in config.task_options.items() if name in names})
-
-
-def _transformers() -> Any:
+def import_transformers() -> Any:
+    """Return the module transformers, or raise a MissingDependency."""
     try:
         import transformers
     except ImportError as error:

@@ -17,7 +17,7 @@ from smalti.torch.train.trainer.step import Sums
 _FIXED = ("task", "freeze", "train_split", "model", "optimizer", "seed")
 """Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
 _FREE = ("label_smoothing", "augment", "class_weights")
-"""Options of shipped tasks that may change; no other option of a task may."""
+"""Options of image classification that may change; no other option of a task may."""
 _OPTION = "task_options."
 """Before the name of an option."""
 _FROM_DATA = (f"{_OPTION}num_classes", f"{_OPTION}class_names")
@@ -338,8 +338,7 @@ def _compared(stored: Mapping[str, Any]) -> dict[str, Any]:
     task, given = str(fields["task"]), fields.get("task_options")
     defaults = TASKS[task].option_defaults() if task in TASKS else {}
     options = {**defaults, **(given if isinstance(given, Mapping) else {})}
-    free = _FREE if task in TASKS else ()
-    fixed = {f"{_OPTION}{name}": value for name, value in options.items() if name not in free}
+    fixed = {f"{_OPTION}{name}": value for name, value in options.items() if task not in TASKS or name not in _FREE}
     return {**{name: fields.get(name) for name in _FIXED}, **fixed}
 
 
