@@ -12,7 +12,8 @@ from smalti.errors import TrainingError
 from smalti.images import decode_batch
 from smalti.inference import export
 from smalti.torch.train import Predictor, TrainConfig
-from smalti.torch.train.trainer.models import build_model, save_model
+from smalti.torch.train.tasks.images import build_model
+from smalti.torch.train.trainer.task import save_model
 from tests.conftest import SHARED
 from tests.torch.train.conftest import square
 

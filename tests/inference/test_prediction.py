@@ -18,7 +18,7 @@ from smalti.inference import predict
 from smalti.storage import open_store
 from smalti.torch.train import Predictor
 from smalti.torch.train.tracking.served_model import _load_pyfunc
-from smalti.torch.train.trainer.models import load_model
+from smalti.torch.train.trainer.task import load_model
 from tests.torch.train.conftest import publish_squares, square
 
 pytestmark = pytest.mark.torch

@@ -13,8 +13,7 @@ from smalti.dataset import StreamingDataset
 from smalti.errors import SchemaError, TrainingError
 from smalti.inference import export, predict
 from smalti.torch.train import Predictor, Task, TrainConfig, evaluate_model
-from smalti.torch.train.trainer.models import load_model, save_model
-from smalti.torch.train.trainer.task import name_of, task_of
+from smalti.torch.train.trainer.task import load_model, name_of, save_model, task_of
 from tests.torch.train.test_tasks import LANGUAGE, SPLITS, TABULAR, TINY, publish_splits, row
 from tests.torch.train.tiny_tasks import Line
 

@@ -6,8 +6,7 @@ import torch
 from smalti.dataset import StreamingDataset
 from smalti.inference import predict
 from smalti.torch.train import Predictor, TrainConfig
-from smalti.torch.train.trainer.models import save_model
-from smalti.torch.train.trainer.task import name_of
+from smalti.torch.train.trainer.task import name_of, save_model
 from tests.torch.train.conftest import publish_squares, square, squares, trained
 from tests.torch.train.tiny_tasks import Line
 

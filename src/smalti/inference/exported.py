@@ -25,8 +25,8 @@ from smalti.regular_files import read_regular_text
 from smalti.storage import open_store
 from smalti.storage.local_files import local_files
 from smalti.torch.train.predictor import Predictor
-from smalti.torch.train.tasks.images import normalised
-from smalti.torch.train.trainer.models import load_model, logits_of
+from smalti.torch.train.tasks.images import logits_of, normalised
+from smalti.torch.train.trainer.task import load_model
 
 PROGRAM = "program.pt2"
 LABELS = "smalti.json"

@@ -19,7 +19,7 @@ from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.checkpoint import CheckpointFolder
 from smalti.torch.train.run.snapshot import Snapshot, load_checkpoint
 from smalti.torch.train.run.store import LocalRun
-from smalti.torch.train.trainer.models import save_model
+from smalti.torch.train.trainer.task import save_model
 
 pytestmark = pytest.mark.torch
 

@@ -7,7 +7,8 @@ import torch
 
 from smalti.errors import CatalogError, TrainingError
 from smalti.torch.train import evaluate_model
-from smalti.torch.train.trainer.models import build_model, load_model, save_model
+from smalti.torch.train.tasks.images import build_model
+from smalti.torch.train.trainer.task import load_model, save_model
 from tests.torch.train.conftest import publish_squares
 
 pytestmark = pytest.mark.torch

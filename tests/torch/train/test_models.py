@@ -8,7 +8,8 @@ from torch import nn
 
 from smalti.errors import SchemaError, TrainingError
 from smalti.torch.train.config import IMAGES, TASKS, TrainConfig
-from smalti.torch.train.trainer.models import build_model, logits_of, save_model
+from smalti.torch.train.tasks.images import build_model, logits_of
+from smalti.torch.train.trainer.task import save_model
 
 pytestmark = pytest.mark.torch
 

@@ -16,7 +16,7 @@ from smalti.torch.train.run.checkpoint import CheckpointFolder
 from smalti.torch.train.run.files import copy_files
 from smalti.torch.train.run.snapshot import Snapshot
 from smalti.torch.train.run.store import StoreRun
-from smalti.torch.train.trainer.models import save_model
+from smalti.torch.train.trainer.task import save_model
 from smalti.torch.tuning.journal import StoreJournal
 from tests.stores.memory import Killed, MemoryStore
 

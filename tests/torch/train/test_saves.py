@@ -12,7 +12,7 @@ import torch
 
 from smalti.errors import CheckpointError, StoreError, TrainingError
 from smalti.torch.train import RunConfig
-from smalti.torch.train.launchers.program import LOST, STOPPED, kind_of
+from smalti.torch.train.launchers.start import LOST, STOPPED, kind_of
 from smalti.torch.train.life import BY_FUNCTION, Life, Saves, StopSignal, checked_step
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.run.checkpoint import CheckpointFolder, ignore

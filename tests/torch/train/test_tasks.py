@@ -14,9 +14,8 @@ from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import open_store
 from smalti.torch.train import Task, TrainConfig, evaluate_model, train
 from smalti.torch.train.config import TASKS, find_named
-from smalti.torch.train.trainer.models import load_model, save_model
 from smalti.torch.train.trainer.step import Sums, evaluate, merged_metrics
-from smalti.torch.train.trainer.task import model_named
+from smalti.torch.train.trainer.task import load_model, model_named, save_model
 from smalti.writer import ShardUploader
 from tests.torch.train.launch.test_inline import InterruptError, interrupt_at, model_of
 from tests.torch.train.tiny_tasks import Line, Scheduled

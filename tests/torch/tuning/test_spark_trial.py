@@ -10,8 +10,8 @@ import pytest
 
 from smalti.errors import TrainingError
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.spark import options_of
+from smalti.torch.train.launchers.start import Program
 from smalti.torch.tuning import spark_trial
 from smalti.torch.tuning.spark_trial import Carried, sent_task
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from smalti.torch.train.run.events import EventTail
     from smalti.torch.train.run.snapshot import Snapshot
     from smalti.torch.train.run.store import read_sample_order
-    from smalti.torch.train.trainer.models import build_model
+    from smalti.torch.train.tasks.images import build_model
     from smalti.torch.train.trainer.task import Batch, Outcome, Task
 
 _HOMES = {
@@ -38,7 +38,7 @@ _HOMES = {
     "Task": "trainer.task",
     "TrainConfig": "config",
     "TrainResult": "result",
-    "build_model": "trainer.models",
+    "build_model": "tasks.images",
     "evaluate_model": "predictor",
     "launch": "launchers.start",
     "read_config": "config_file",

@@ -9,7 +9,7 @@ import importlib
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -68,7 +68,7 @@ class Launcher:
 LAUNCHERS: Mapping[str, Launcher] = {
     # this process, also as a rank of torchrun, Slurm or Kubernetes
     "inline": Launcher(
-        "smalti.torch.train.launchers.program:run_inline",
+        "smalti.torch.train.launchers.start:run_inline",
         starts_processes=False,
     ),
     # child processes on this machine
@@ -305,11 +305,6 @@ class RunConfig:
     def check_ranks(self, num_ranks: int) -> None:
         """Check that so many ranks can work on the run; a WorldMismatch if not."""
 
-    def in_one_rank(self, **changes: Any) -> "Self":
-        """Return the configuration of one rank that was started by something else."""
-        alone: dict[str, Any] = {"launcher": "inline", "num_processes": 1, "max_restarts": 0, "min_processes": None}
-        return replace(self, **alone, **changes)
-
     @property
     def local_run_dir(self) -> Path | None:
         """The path of `run_dir`; None if it is in a store.
@@ -510,7 +505,8 @@ class TrainConfig(RunConfig):
         parts = num_ranks * self.micro_batches
         if self.batch_size % parts:
             share, rest = divmod(self.batch_size, self.micro_batches)
-            fitting = [] if rest else _divisors(share)
+            low = [] if rest else [number for number in range(1, math.isqrt(share) + 1) if share % number == 0]
+            fitting = sorted({*low, *(share // number for number in low)})
             raise WorldMismatch(
                 f"`batch_size` {self.batch_size} cannot be divided over {num_ranks} ranks"
                 + (f" with {self.micro_batches} micro-batches each" if self.micro_batches > 1 else "")
@@ -520,11 +516,6 @@ class TrainConfig(RunConfig):
                 fitting=tuple(fitting),
             )
         return self.batch_size // num_ranks
-
-
-def _divisors(number: int) -> list[int]:
-    low = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
-    return sorted({*low, *(number // each for each in low)})
 
 
 def _listed(numbers: list[int]) -> str:

@@ -79,7 +79,7 @@ class Context:
         self._files: dict[tuple[str, ...], Path | None] = {}
         self._state: Any = None
         self._cursors: Mapping[str, Any] = {}
-        if (snapshot := self._saves.resume(self._facts_of)) is not None:
+        if (snapshot := self._saves.resume()) is not None:
             self._state, self._cursors, self._data.pins = self._unpacked(snapshot)
 
     @property
@@ -402,10 +402,6 @@ class Context:
                 field="kind",
             )
 
-    def _facts_of(self, snapshot: Snapshot) -> Mapping[str, Any]:  # noqa: ARG002 - of a function's, nothing is known
-        """Return further facts of the checkpoint that the life resumes from, for its events."""
-        return {}
-
     def _packed(self, step: int, state: Any, cursors: Mapping[str, Any], metrics: Mapping[str, float]) -> Snapshot:
         tensors, packed = pack_state(state)
         data = {address: list(facts) for address, facts in self._data.pins.items()}
@@ -440,22 +436,17 @@ def run_function(function: Callable[[Context], Any], argument: Any, config: RunC
         value = function(context)
 
     def write() -> dict[str, Any]:
-        result = _as_result(value)
+        try:
+            result: dict[str, Any] = json.loads(json.dumps({"value": value}, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise TrainingError(
+                f"the function returned {value!r:.80}, which JSON cannot hold ({error}); return numbers, texts, lists "
+                "and dicts, and save tensors in a checkpoint."
+            ) from error
         life.run.write_result(result)
         return result
 
     return context.end(write, "write the result")
-
-
-def _as_result(value: Any) -> dict[str, Any]:
-    try:
-        result: dict[str, Any] = json.loads(json.dumps({"value": value}, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise TrainingError(
-            f"the function returned {value!r:.80}, which JSON cannot hold ({error}); return numbers, texts, lists "
-            "and dicts, and save tensors in a checkpoint."
-        ) from error
-    return result
 
 
 def _figure(name: str, value: Any, step: int) -> float:

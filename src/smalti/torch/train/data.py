@@ -113,7 +113,15 @@ class PinnedData:
                 **{name: value for name, value in options.items() if name not in _OF_STREAMS},
             },
         )
-        self._cache_limits.setdefault(places, _with_cache_limit(dataset))
+        reader = dataset._smalti
+        if reader.cache_limit is None:
+            sources = [part.sources[0] for part in reader.stream.sets]
+            # None: nothing is copied, or no limit can be kept.
+            limits = [limit for source in sources if (limit := default_cache_limit(source)) is not None]
+            if limits:
+                reader.close()  # opened again, in the same versions, by the next use
+                reader.cache_limit = max(limits)
+        self._cache_limits.setdefault(places, reader.cache_limit)
         for given, stream, manifest in zip(streams, pinned, dataset.manifests, strict=True):
             self._check(address := str(stream.remote), manifest)
             if (tag := given.tag or options.get("tag")) is not None:
@@ -135,19 +143,16 @@ class PinnedData:
         if given["version"] is None and known is not None:
             given |= {"version": known, "tag": None}
         if given["storage_options"] is None:
-            given["storage_options"] = dict(config.storage_options) if self._has_same_login(address) else {}
+            # A stream gets those of the run's data on the same service, and the same server.
+            service, data = service_of(address), config.data
+            has_same_login = bool(data) and service == service_of(data)
+            if service in _SERVERS:
+                has_same_login = has_same_login and urlsplit(address).netloc == urlsplit(data).netloc
+            given["storage_options"] = dict(config.storage_options) if has_same_login else {}
         return replace(stream, remote=address, **given)
 
     def _is_own(self, address: str) -> bool:
         return bool(self._config.data) and address == self.address()
-
-    def _has_same_login(self, address: str) -> bool:
-        """Return whether a stream gets the storage options of the run's data: on their service, and their server."""
-        own = self._config.data
-        service = service_of(address)
-        if not own or service != service_of(own):
-            return False
-        return service not in _SERVERS or urlsplit(address).netloc == urlsplit(own).netloc
 
     def _check(self, address: str, opened: Manifest) -> None:
         """Check that all ranks have opened the version that the run is pinned to, and keep to it. Collective."""
@@ -170,20 +175,6 @@ class PinnedData:
                 digests=tuple(digests),
             )
         self.pins[address] = (opened.version, opened.digest)
-
-
-def _with_cache_limit(dataset: StreamingDataset) -> int | None:
-    """Limit the local copies of a dataset that has no limit, before it is read; return its limit in bytes.
-
-    None: nothing is copied, or no limit can be kept.
-    """
-    reader = dataset._smalti
-    if reader.cache_limit is None:
-        limits = [limit for part in reader.stream.sets if (limit := default_cache_limit(part.sources[0])) is not None]
-        if limits:
-            reader.close()  # opened again, in the same versions, by the next use
-            reader.cache_limit = max(limits)
-    return reader.cache_limit
 
 
 class TrainingLoader(StreamingDataLoader):

@@ -34,7 +34,7 @@ from smalti.ledger import LedgerWriter
 from smalti.process import is_orphan
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.run.checkpoint import CheckState, Loaded
+from smalti.torch.train.run.checkpoint import CheckState
 from smalti.torch.train.run.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.run.files import (
     Written,
@@ -169,10 +169,6 @@ def begun_life(
 _LAST_STEP = 10**15
 _OWN_SHARE = 0.8  # of `timeout_seconds`: rank 0 waits for its thread while the others wait for rank 0
 _log = logging.getLogger("smalti.train")
-ORPHANED_BY: tuple[str, dict[str, Any]] = (
-    "ended because the process that had started a rank, such as a Spark executor, has died",
-    {"is_orphaned": True},
-)
 MakeSnapshot = Callable[[], Snapshot]
 Files = str | Path | None
 
@@ -195,11 +191,6 @@ class _Write:
     fault: Exception | None = None
     thread: threading.Thread = field(init=False)
     began: float = field(default_factory=time.perf_counter)
-
-    @property
-    def is_over(self) -> bool:
-        """True if the thread has ended."""
-        return not self.thread.is_alive()
 
 
 class _Pause:
@@ -252,15 +243,14 @@ class Saves:
         self._pause = _Pause()
         life.at_end(self._await_quietly)
 
-    def resume(self, facts: Callable[[Snapshot], Mapping[str, Any]] = lambda _: {}) -> Snapshot | None:
-        """Find the newest checkpoint that verifies, and return its state; None if there is none. Collective.
-
-        `facts` returns further facts of its content, for `resumed_from`.
-        """
+    def resume(self) -> Snapshot | None:
+        """Find the newest checkpoint that verifies, and return its state; None if there is none. Collective."""
 
         def newest() -> dict[str, Any] | None:
-            loaded: Loaded | None = self.checkpoints.load_newest()
-            return None if loaded is None else {**loaded.to_json(), **facts(loaded.snapshot)}
+            loaded = self.checkpoints.load_newest()
+            state = {} if loaded is None else loaded.snapshot.state
+            # Only those of the built-in trainer have an epoch.
+            return loaded and {**loaded.to_json(), **{name: state[name] for name in ("epoch",) if name in state}}
 
         self.resumed_from = self._ranks.run_long_on_first(newest, "find the newest checkpoint")
         if self.resumed_from is None:
@@ -345,7 +335,7 @@ class Saves:
         if not self._pause.is_over():
             return False
         last, stop = self._last, self._life.stop
-        is_over = last is not None and last.is_over
+        is_over = last is not None and not last.thread.is_alive()
         has_fault = is_over and last is not None and last.fault is not None
         cause = stop.cause  # a signal may come in between
         seconds = self._pause.seconds_per_call() if self._ranks.is_first else 0.0  # of one rank: equal on all
@@ -357,7 +347,8 @@ class Saves:
             self._pause.begin(seconds)
         stops = sum(causes)
         if 0 < orphans == stops:
-            self.stop_cause, self.stop_facts = ORPHANED_BY
+            self.stop_cause = "ended because the process that had started a rank, such as a Spark executor, has died"
+            self.stop_facts = {"is_orphaned": True}
         elif stops:
             first = next(name for name, number in zip(STOPS, causes, strict=True) if number)
             self.stop_cause, self.stop_facts = f"stopped by {first}", {"stopped": True}
@@ -464,7 +455,7 @@ class Saves:
         if last is None:
             return
         last.thread.join(seconds)
-        if not last.is_over:
+        if last.thread.is_alive():
             last.fault = TrainingError(
                 f"the checkpoint of step {last.step} has not been written to {last.address} within {seconds:.0f} s. "
                 "Save less often, or raise `timeout_seconds`.",
@@ -493,7 +484,7 @@ class Saves:
     def _raise_first(self, faults: Sequence[Exception | None]) -> None:
         for fault in faults:
             if fault is not None:
-                if self._last is not None and self._last.is_over:
+                if self._last is not None and not self._last.thread.is_alive():
                     self._last = None
                 raise fault
 

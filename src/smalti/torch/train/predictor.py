@@ -29,14 +29,12 @@ from smalti.storage.local_files import local_files
 from smalti.torch.collate import SampleCollate, columns_to_tensors
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.context import Context
-from smalti.torch.train.launchers.program import Program, pickled, unpickled
 from smalti.torch.train.launchers.spark import importable, read_source
-from smalti.torch.train.launchers.start import launch
-from smalti.torch.train.tasks.images import ImageClassification
+from smalti.torch.train.launchers.start import Program, launch, pickled, unpickled
+from smalti.torch.train.tasks.images import ImageClassification, logits_of
 from smalti.torch.train.trainer.loop import open_split
-from smalti.torch.train.trainer.models import load_model, logits_of
 from smalti.torch.train.trainer.step import evaluate
-from smalti.torch.train.trainer.task import MARKS, Batch, Task, task_of
+from smalti.torch.train.trainer.task import MARKS, Batch, Task, load_model, task_of
 
 _KEPT = 2  # models that a process keeps for further copies
 _UPRIGHT = 1  # EXIF orientation of an image that need not be turned

@@ -20,17 +20,14 @@ from smalti.errors import MissingDependency, TrainingError
 from smalti.process import is_connect, use_driver_python
 from smalti.storage.schemes import secret_variables, store_variables
 from smalti.torch.train.launchers.processes import run_in_processes
-from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.spark import Broadcasted, importable, options_of, read_source, variables_set
-from smalti.torch.train.launchers.start import run_program
-from smalti.torch.train.run.events import OnEvent, following
-from smalti.torch.train.run.store import log_reader
+from smalti.torch.train.launchers.start import Program, pickled, run_program, unpickled
+from smalti.torch.train.run.events import OnEvent
+from smalti.torch.train.run.store import following_run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_POLL_SECONDS = 0.2
-_STORE_POLL_SECONDS = 5.0
 _MAX_TASK_BYTES = 2**20
 """Size of what is sent with a task, from which on Spark writes it to a file."""
 
@@ -70,9 +67,8 @@ class SparkTask:
             TrainingError: it failed.
             Exception: Spark's own, if the task failed or was cancelled.
         """
-        seconds = _POLL_SECONDS if self._config.local_run_dir else _STORE_POLL_SECONDS
         try:
-            with following(log_reader(self._config), on_event, poll_seconds=seconds):
+            with following_run(self._config, on_event):
                 if is_connect(self._session):
                     self._session.addTag(self._tag)
                 else:
@@ -103,11 +99,12 @@ def sent_task(session: Any, program: Program, carried: Carried) -> tuple[Any, Ca
             to a file.
     """
     bare = replace(program, config=replace(program.config, storage_options={}, run_storage_options=None))
-    work: Any = (bare.to_json(), program.source_of, read_source(program.source_of))
+    work: Any = (pickled(bare), program.source_of, read_source(program.source_of))
     if not is_connect(session):
         work = Broadcasted(session, work)
-        return functools.partial(run_in_task, work=work, carried=carried), work.destroy
     task = functools.partial(run_in_task, work=work, carried=carried)
+    if isinstance(work, Broadcasted):
+        return task, work.destroy
     size = len(cloudpickle.dumps(task))
     if size > _MAX_TASK_BYTES and carried.has_secrets:
         raise TrainingError(
@@ -123,20 +120,21 @@ def sent_task(session: Any, program: Program, carried: Carried) -> tuple[Any, Ca
 def run_in_task(
     batches: "Iterable[pd.DataFrame]",
     *,
-    work: tuple[Mapping[str, Any], Sequence[str], Mapping[str, str]],
+    work: tuple[str, Sequence[str], Mapping[str, str]],
     carried: Carried,
 ) -> "Iterator[pd.DataFrame]":
     """Run a trial in a Spark task, and return its outcome as the only row."""
     import pandas as pd
 
-    bare, source_of, source = work
-    task = {**bare, "config": {**bare["config"], **json.loads(carried.options)}}
+    text, source_of, source = work
     for _ in batches:
         outcome: dict[str, Any] = {"result": None, "failure": ""}
         with variables_set(carried.environment), importable(source_of, source):
             try:
+                bare: Program = unpickled(text)
+                program = replace(bare, config=replace(bare.config, **json.loads(carried.options)))
                 # The driver reads the events in the log of the run.
-                outcome["result"] = run_program(Program.from_json(task), None, start=run_in_processes)
+                outcome["result"] = run_program(program, None, start=run_in_processes)
             except Exception as error:  # noqa: BLE001 - of the user's code too: the trial's failure
                 outcome["failure"] = f"{type(error).__name__}: {error}"
         for path in source:  # Spark runs further tasks in this process, whose sources may be others

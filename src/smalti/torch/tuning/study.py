@@ -29,8 +29,7 @@ from smalti.errors import MissingDependency, SchemaError, SmaltiError, TrainingE
 from smalti.storage import Store, open_store
 from smalti.torch.train.config import RunConfig, TrainConfig
 from smalti.torch.train.launchers.processes import run_in_processes
-from smalti.torch.train.launchers.program import Program
-from smalti.torch.train.launchers.start import run_program
+from smalti.torch.train.launchers.start import Program, run_program
 from smalti.torch.train.life import StopSignal
 from smalti.torch.train.run.events import Event, OnEvent
 from smalti.torch.train.run.store import LocalRun, StoreRun, opened_run

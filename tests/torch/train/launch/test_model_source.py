@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from smalti.torch.train.config import RunConfig, TrainConfig
-from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.spark import importable, read_source
+from smalti.torch.train.launchers.start import Program
 from tests.torch.train.tiny_tasks import Line, falling
 
 pytestmark = pytest.mark.torch

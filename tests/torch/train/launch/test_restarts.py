@@ -13,8 +13,7 @@ import torch
 
 from smalti.errors import SchemaError, StoreError, StoreTimeout, TrainingError
 from smalti.torch.train import RunConfig, launch, read_sample_order
-from smalti.torch.train.launchers.program import Program
-from smalti.torch.train.launchers.start import run_with_restarts
+from smalti.torch.train.launchers.start import Program, run_with_restarts
 from smalti.torch.train.run.events import read_lines
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

@@ -31,10 +31,20 @@ from typing import Any
 from smalti.errors import TrainingError
 from smalti.process import end_with_parent
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.launchers.program import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, Program, kind_of
+from smalti.torch.train.launchers.start import (
+    LOST,
+    OUTAGE,
+    OWN,
+    STOPPED,
+    SUPERSEDED,
+    Program,
+    kind_of,
+    pickled,
+    unpickled,
+)
 from smalti.torch.train.life import StopSignal
 from smalti.torch.train.ranks import meeting_store
-from smalti.torch.train.run.events import METRICS_FILE, Event, EventTail, OnEvent
+from smalti.torch.train.run.events import METRICS_FILE, EventTail, OnEvent
 from smalti.torch.train.run.store import opened_run
 from smalti.torch.train.threads import waiting_of_threads
 
@@ -85,7 +95,7 @@ def run_in_processes(
         # The parent holds the ranks' meeting point on a port that the kernel chose, so no other process can take it.
         store = meeting_store(None, config, config.num_processes)
         scratch = None if run.path == config.local_run_dir else str(run.path)
-        task = {"program": program.to_json(), "port": store.port, "parent": os.getpid(), "scratch": scratch}
+        task = {"program": pickled(program), "port": store.port, "parent": os.getpid(), "scratch": scratch}
         with stop or StopSignal() as stopping, _started(config, json.dumps(task), environment or {}) as ranks:
             while any(rank.process.poll() is None for rank in ranks):
                 _deliver(ranks, tail, on_event)
@@ -97,7 +107,7 @@ def run_in_processes(
                     _await_cause(ranks)
                     break
                 time.sleep(_POLL_SECONDS)
-            failed = _first_failed(ranks)
+            failed = min((rank for rank in ranks if rank.is_hung or rank.has_failed), key=_precedence, default=None)
         del store  # an error below would hold it, with its thread, as long as its traceback is kept
         _deliver(ranks, tail, on_event)
         if failed is not None:
@@ -162,47 +172,43 @@ def _started(config: RunConfig, task: str, environment: Mapping[str, str]) -> It
     ranks: list[_Rank] = []
     try:
         for number in range(config.num_processes):
-            ranks.append(_start(number, config.num_processes, task, environment))  # noqa: PERF401 - those started must be ended if a later one fails
+            variables = {
+                **waiting_of_threads(os.environ),
+                **os.environ,
+                **environment,
+                "RANK": str(number),
+                "WORLD_SIZE": str(config.num_processes),
+                "LOCAL_RANK": str(number),
+                "LOCAL_WORLD_SIZE": str(config.num_processes),
+                "PYTHONUNBUFFERED": "1",
+                # The children can import what this process can, such as a model's `module:function`.
+                "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+            }
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+                [sys.executable, "-c", _BOOT, str(os.getpid())],
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            rank = _Rank(number, process)
+            ranks.append(rank)  # those that were started are ended if a later one fails
+            rank.reader = threading.Thread(target=rank.read, name=f"smalti-rank-{number}", daemon=True)
+            rank.reader.start()
+            assert process.stdin is not None  # noqa: S101 - it was opened as a pipe
+            # A child that died at once is reported by its exit code and output, which say more than a broken pipe.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(task + "\n")
+                process.stdin.close()
         yield ranks
     except BaseException:
         _end(ranks, grace_seconds=config.grace_seconds)
         raise
     finally:
         _end(ranks, grace_seconds=0.0)
-
-
-def _start(number: int, count: int, task: str, environment: Mapping[str, str]) -> _Rank:
-    variables = {
-        **waiting_of_threads(os.environ),
-        **os.environ,
-        **environment,
-        "RANK": str(number),
-        "WORLD_SIZE": str(count),
-        "LOCAL_RANK": str(number),
-        "LOCAL_WORLD_SIZE": str(count),
-        "PYTHONUNBUFFERED": "1",
-        # The children can import what this process can, such as a model's `module:function`.
-        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-    }
-    process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-        [sys.executable, "-c", _BOOT, str(os.getpid())],
-        env=variables,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    rank = _Rank(number, process)
-    rank.reader = threading.Thread(target=rank.read, name=f"smalti-rank-{number}", daemon=True)
-    rank.reader.start()
-    assert process.stdin is not None  # noqa: S101 - it was opened as a pipe
-    # A child that died at once is reported by its exit code and output, which say more than a broken pipe.
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(task + "\n")
-        process.stdin.close()
-    return rank
 
 
 def _stop(ranks: Sequence[_Rank], *, grace_seconds: float) -> None:
@@ -235,13 +241,8 @@ def _deliver(ranks: Sequence[_Rank], tail: EventTail | None, on_event: OnEvent |
     tail.poll()
     for rank in ranks:
         while not rank.lines.empty():
-            event: Event = {
-                "event": "output",
-                "time": round(time.time(), 3),
-                "rank": rank.number,
-                "line": rank.lines.get(),
-            }
-            on_event(event)
+            line = rank.lines.get()
+            on_event({"event": "output", "time": round(time.time(), 3), "rank": rank.number, "line": line})
 
 
 def _await_cause(ranks: Sequence[_Rank]) -> None:
@@ -262,19 +263,16 @@ def _mark_hung(ranks: Sequence[_Rank]) -> None:
         rank.is_hung = rank.process.poll() is None
 
 
-def _first_failed(ranks: Sequence[_Rank]) -> _Rank | None:
-    """Return the rank that caused the failure, or None; the others may have failed because they lost it.
+def _precedence(rank: _Rank) -> int:
+    """Return how early a failed or hung rank is taken for the one that caused the failure of all.
 
     A rank that was killed by a signal is taken first, then one that exited with status 0, then one that a store did not
     answer, then any other, then one that hangs, and last one that lost another rank.
     """
-    failed = [rank for rank in ranks if rank.has_failed]
-    killed = [rank for rank in failed if rank.process.returncode < 0]
-    exited = [rank for rank in failed if rank.process.returncode == 0]
-    without_store = [rank for rank in failed if rank.process.returncode == _EXIT_CODES[OUTAGE]]
-    others = [rank for rank in failed if rank.process.returncode != _EXIT_CODES[LOST]]
-    hung = [rank for rank in ranks if rank.is_hung]
-    return next(iter(killed or exited or without_store or others or hung or failed), None)
+    code = rank.process.returncode
+    if rank.is_hung:
+        return 4
+    return 0 if code < 0 else {0: 1, _EXIT_CODES[OUTAGE]: 2, _EXIT_CODES[LOST]: 5}.get(code, 3)
 
 
 def _describe_exit(code: int) -> str:
@@ -291,7 +289,7 @@ def _main() -> int:
     """Run as the rank that the environment names; return the exit code."""
     task = json.loads(sys.stdin.readline())
     end_with_parent(task["parent"])
-    program = Program.from_json(task["program"])
+    program: Program = unpickled(task["program"])
     try:
         program.run(meeting_port=task["port"], scratch=task["scratch"])
     except Exception as error:

@@ -35,14 +35,13 @@ from smalti.storage.errors import is_transient
 from smalti.storage.schemes import store_variables
 from smalti.storage.store import delete_own
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.launchers.program import LOST, STOPPED, Program, config_from_json, kind_of
-from smalti.torch.train.run.events import OnEvent, following
-from smalti.torch.train.run.store import log_reader
+from smalti.torch.train.launchers.start import LOST, STOPPED, Program, kind_of, pickled, unpickled
+from smalti.torch.train.run.events import OnEvent
+from smalti.torch.train.run.store import following_run
 from smalti.world import detect_world
 
 _FAILURES = "failures"
 """Folder of the run with a folder for each attempt: a rank of an earlier one may still be ending, and record why."""
-_POLL_SECONDS, _STORE_POLL_SECONDS = 0.2, 5.0  # between two looks at the log of events
 _TRACE_CHARS = 8_000  # end of a traceback that is kept
 _FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "kind": str}
 _INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -142,14 +141,15 @@ def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironmen
     distributor = TorchDistributor(num_processes=config.num_processes, local_mode=is_local, use_gpu=use_gpu)
     remove_failures(_place(config))
     attempt = secrets.token_hex(8)
-    bare = config.in_one_rank(storage_options={}, run_storage_options=None)
-    task = replace(program, config=bare).to_json()
-    work: Any = (task, program.source_of, read_source(program.source_of), attempt)
+    # The configuration of one rank that was started by something else, without secrets.
+    alone: dict[str, Any] = {"launcher": "inline", "num_processes": 1, "max_restarts": 0, "min_processes": None}
+    bare = replace(config, **alone, storage_options={}, run_storage_options=None)
+    task = pickled(replace(program, config=bare))
+    work: Any = (bare, task, program.source_of, read_source(program.source_of), attempt)
     if carried and not is_connect(session):
         work = Broadcasted(session, work)
     random_state = random.getstate()  # TorchDistributor seeds Python's generator where it chooses GPUs
-    seconds = _POLL_SECONDS if config.local_run_dir else _STORE_POLL_SECONDS
-    with following(log_reader(config), on_event, poll_seconds=seconds):
+    with following_run(config, on_event):
         try:
             result: dict[str, Any] = distributor.run(_run_rank, work, *carried)
         except SmaltiError:
@@ -162,17 +162,17 @@ def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironmen
 
 
 def _run_rank(
-    work: tuple[dict[str, Any], Sequence[str], dict[str, str], str],
+    work: tuple[RunConfig, str, Sequence[str], dict[str, str], str],
     carried: CarriedEnvironment | None = None,  # noqa: ARG001 - unpickling it sets the environment
 ) -> dict[str, Any]:
     """Run as one rank; return the result, which is equal on all ranks because Spark keeps only one."""
     # The parent, torchrun's agent, is killed half a second after it was asked to end its ranks.
     end_with_parent(os.getppid())
-    task, source_of, source, attempt = work
-    options = json.loads(os.environ.get(_STORAGE_OPTIONS_VARIABLE, "{}"))
-    config = replace(config_from_json(task), **options)
+    bare, task, source_of, source, attempt = work
+    config = replace(bare, **json.loads(os.environ.get(_STORAGE_OPTIONS_VARIABLE, "{}")))
     with failures_recorded(_place(config), attempt), importable(source_of, source):
-        return replace(Program.from_json(task), config=config).run()
+        program: Program = unpickled(task)
+        return replace(program, config=config).run()
 
 
 def _session(config: RunConfig) -> Any:
@@ -278,21 +278,19 @@ def read_failure(run_dir: Place, num_ranks: int, attempt: str) -> dict[str, Any]
     A rank that only lost the connection to another one is not the cause if some rank failed for another reason, or left
     no record: a rank without a record was killed. Ranks of earlier attempts may still be ending; theirs are ignored.
     """
-    records = sorted(_records(open_store(run_dir), num_ranks, attempt), key=lambda record: record["time"])
+    store, records = open_store(run_dir), list[dict[str, Any]]()
+    for rank in range(num_ranks):
+        with contextlib.suppress(StoreError, ValueError):  # not there, or the rank was killed while it wrote the file
+            record = json.loads(store.get(_record_key(attempt, rank)))
+            if isinstance(record, dict) and all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
+                records.append(record)
+    records.sort(key=lambda record: record["time"])
     own = [record for record in records if record["kind"] != LOST]
     silent = sorted(set(range(num_ranks)) - {record["rank"] for record in records})
     if records and silent and not own:
         reason = "it was killed or hung: the other ranks lost the connection to it"
         return {"rank": silent[0], "reason": reason, "trace": "", "kind": "killed"}
     return next(iter(own or records), None)
-
-
-def _records(store: Store, num_ranks: int, attempt: str) -> Iterator[dict[str, Any]]:
-    for rank in range(num_ranks):
-        with contextlib.suppress(StoreError, ValueError):  # not there, or the rank was killed while it wrote the file
-            record = json.loads(store.get(_record_key(attempt, rank)))
-            if isinstance(record, dict) and all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
-                yield record
 
 
 def read_source(named: Sequence[str]) -> dict[str, str]:
@@ -304,25 +302,22 @@ def read_source(named: Sequence[str]) -> dict[str, str]:
     of the name that is given first is returned.
     """
     source: dict[str, str] = {}
-    for each in named:
-        source = _source_of(each) | source
+    installed = {Path(sysconfig.get_path(kind)).resolve() for kind in _INSTALLATION_PATHS}
+    for name, colon, _ in (text.partition(":") for text in named):
+        root = None
+        # Training processes may be able to import what this one cannot; otherwise they raise.
+        with contextlib.suppress(ImportError):
+            root = _root_of(importlib.import_module(name)) if colon else None
+        if root is None or root in installed or root.name in {"site-packages", "dist-packages"}:
+            continue
+        package = root / name.partition(".")[0]
+        files = {path for path in package.rglob("*.py") if path.is_file()}
+        values: list[Any] = list(sys.modules.values())  # may contain None and other objects that are not modules
+        loaded = (value for value in values if isinstance(value, ModuleType) and _root_of(value) == root)
+        files |= {Path(vars(module)["__file__"]) for module in loaded}
+        for path in sorted(files):
+            source.setdefault(path.relative_to(root).as_posix(), read_regular_text(path))
     return source
-
-
-def _source_of(named: str) -> dict[str, str]:
-    name, colon, _ = named.partition(":")
-    try:
-        root = _root_of(importlib.import_module(name)) if colon else None
-    except ImportError:
-        return {}  # the training processes may be able to import it; otherwise they raise
-    if root is None or _is_installed(root):
-        return {}
-    package = root / name.partition(".")[0]
-    files = {path for path in package.rglob("*.py") if path.is_file()}
-    values: list[Any] = list(sys.modules.values())  # may contain None and other objects that are not modules
-    loaded = (each for each in values if isinstance(each, ModuleType) and _root_of(each) == root)
-    files |= {Path(vars(each)["__file__"]) for each in loaded}
-    return {path.relative_to(root).as_posix(): read_regular_text(path) for path in sorted(files)}
 
 
 @contextlib.contextmanager
@@ -352,11 +347,6 @@ def _root_of(module: ModuleType) -> Path | None:
     path = Path(file).resolve()
     depth = module.__name__.count(".") + (path.name == "__init__.py")
     return path.parents[depth] if depth < len(path.parents) else None
-
-
-def _is_installed(root: Path) -> bool:
-    folders = {Path(sysconfig.get_path(kind)).resolve() for kind in _INSTALLATION_PATHS}
-    return root in folders or root.name in {"site-packages", "dist-packages"}
 
 
 def _is_importable(name: str) -> bool:

@@ -1,6 +1,8 @@
 """Starting a run, `train` for the built-in trainer and `launch` for a function of the user's, and starting it again.
 
-A run whose ranks failed is started again, from its newest checkpoint, as often as its budget allows.
+Each rank executes a `Program`. The launchers, which start ranks, are `run_inline` (this process is a rank), `processes`
+and `spark`; the table of them is in `config`. Failures of ranks have kinds, by which a launcher finds the one that
+caused the others. A run whose ranks failed is started again, from its newest checkpoint, as often as its budget allows.
 
 Intended behaviour:
 1. A rank that was killed, that hangs, that lost others or that a store did not answer uses up one restart.
@@ -18,30 +20,143 @@ runs and user errors alike, and passes neither a task through a pipe nor output 
 the ranks itself, as `--max-restarts` says; each start is then a life of the run as well.
 """
 
+import base64
+import importlib
+import io
 import logging
+import os
 import re
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
 
 from smalti.errors import SmaltiError, StoreError, TrainingError, WorldMismatch
 from smalti.redaction import HELP_PAGE
 from smalti.storage.errors import is_transient
-from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, find_named
+from smalti.torch.train.config import LAUNCHERS, OBJECT_TASK, RunConfig, TrainConfig, find_named
+from smalti.torch.train.context import Context, run_function
 from smalti.torch.train.launchers.preflight import check_places
-from smalti.torch.train.launchers.program import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, Program
+from smalti.torch.train.life import begun_life
+from smalti.torch.train.ranks import has_lost_rank
 from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.events import OnEvent
 from smalti.torch.train.run.store import newest_checkpoint
 from smalti.torch.train.tracking.tracked import tracked
+from smalti.torch.train.trainer.loop import train_here
+from smalti.torch.train.trainer.task import Task, name_of
 from smalti.world import detect_world
 
-if TYPE_CHECKING:
-    from smalti.torch.train.context import Context
-    from smalti.torch.train.trainer.task import Task
-
 _log = logging.getLogger("smalti.train")
+
+
+@dataclass(frozen=True)
+class Program:
+    """Work for the ranks of a run. `pickled` makes a text of it, with the secrets in its options."""
+
+    config: RunConfig
+    """That of the built-in trainer is a `TrainConfig`."""
+    function: "Callable[[Context], Any] | None" = None
+    """Called on each rank; None: the built-in trainer."""
+    argument: Any = None
+    """The context's `config`."""
+    restart: Mapping[str, Any] | None = None
+    """Facts of the restart that this start is, for the event `restart`."""
+    task: "Task | None" = None
+    """That of the built-in trainer, if it is given as an object."""
+
+    @property
+    def source_of(self) -> tuple[str, ...]:
+        """Each `module:name` whose Python files the ranks need, if they cannot import it.
+
+        They are the function, or the task, model, optimiser and schedule. The files beside them are sent with them.
+        """
+        config, own = self.config, self.function if self.task is None else type(self.task)
+        named = [] if own is None else [f"{getattr(own, '__module__', '')}:{getattr(own, '__qualname__', '')}"]
+        if isinstance(config, TrainConfig):
+            fields = (config.task, config.model, config.optimizer, config.schedule)
+            named += [each for each in fields if ":" in each and not each.startswith(OBJECT_TASK)]
+        return tuple(named)
+
+    def run(
+        self, on_event: OnEvent | None = None, *, meeting_port: int | None = None, scratch: str | None = None
+    ) -> dict[str, Any]:
+        """Run as one rank; return the result as JSON values, the same on all ranks. Collective.
+
+        Args:
+            on_event: called with the events of rank 0.
+            meeting_port: port on this machine at which the ranks meet; None: as the environment says.
+            scratch: the local folder for files that are put to a store, made by the process that started this one.
+
+        Raises:
+            TrainingError: the run was stopped by SIGTERM, another process trains in the same folder, the run was
+                started again elsewhere, a rank is gone, or the function's result cannot be stored.
+            SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
+        """
+        with begun_life(self.config, on_event, meeting_port=meeting_port, scratch=scratch) as life:
+            restart = self.restart
+            if count := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun's agent gives no cause
+                restart = restart or {"restart": count, "cause": "torchrun started the ranks again"}
+            if restart:
+                life.events.emit("restart", **restart)
+            if isinstance(self.config, TrainConfig):
+                return train_here(self.config, life, self.task).to_json()
+            if self.function is None:
+                raise TrainingError("there is nothing to run: neither a TrainConfig nor a function.")
+            return run_function(self.function, self.argument, self.config, life)
+
+
+def pickled(value: Any) -> str:
+    """Return a value as text; functions and classes of `__main__` are included as they are now."""
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(value)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def unpickled(text: str) -> Any:
+    """Return the value that `pickled` made a text of, in a process of the same user."""
+    return cloudpickle.loads(base64.b64decode(text))
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Pickles modules of torch's own kinds by name, as all modules are.
+
+    cloudpickle includes the modules whose names stand in a function: `torch.distributed.config` in one that mentions
+    `torch.distributed` and `context.config`. It only knows plain modules.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not ModuleType and isinstance(value, ModuleType) and value.__name__ in sys.modules:
+            return importlib.import_module, (value.__name__,)
+        return super().reducer_override(value)
+
+
+def run_inline(program: Program, on_event: OnEvent | None = None) -> dict[str, Any]:
+    """Run in this process, as the rank that the environment names or the only one."""
+    return program.run(on_event)
+
+
+STOPPED, SUPERSEDED, OUTAGE, LOST, OWN = "stopped", "superseded", "outage", "lost", "own"
+"""Kinds of failures of a rank: a signal stopped it, it continues elsewhere, a store did not answer, another rank did
+not answer, or an exception of its own."""
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the kind of failure that an exception of a rank is."""
+    facts = error.facts if isinstance(error, TrainingError) else {}
+    if facts.get("stopped"):
+        return STOPPED
+    if facts.get("is_orphaned"):
+        return LOST
+    if facts.get("is_superseded"):
+        return SUPERSEDED
+    if isinstance(error, StoreError) and is_transient(error):
+        return OUTAGE
+    return LOST if has_lost_rank(error) else OWN
 
 
 def train(config: TrainConfig, *, task: "Task | None" = None, on_event: OnEvent | None = None) -> TrainResult:
@@ -69,8 +184,6 @@ def train(config: TrainConfig, *, task: "Task | None" = None, on_event: OnEvent 
         2
     """
     if task is not None:
-        from smalti.torch.train.trainer.task import name_of
-
         config = replace(config, task=name_of(task))
     return TrainResult.from_json(run_program(Program(config, task=task), on_event))
 
@@ -205,8 +318,17 @@ def run_with_restarts(
                 ) from error
             restarts += 1
             processes = next_processes(config, program.config.num_processes, stuck=stuck)
-            facts = _facts(error, restarts, config, processes, newest)
-            _log.warning("restart %d of %d: %s", restarts, config.max_restarts, facts["cause"].splitlines()[0])
+            cause = str(error)[:_CAUSE_CHARS]
+            facts = {
+                "restart": restarts,
+                "max_restarts": config.max_restarts,
+                "num_processes": processes,
+                "rank": error.facts.get("rank"),
+                "failure": kind,
+                "cause": cause,
+                "newest": newest,
+            }
+            _log.warning("restart %d of %d: %s", restarts, config.max_restarts, cause.splitlines()[0])
             program = replace(program, config=replace(program.config, num_processes=processes), restart=facts)
         if stuck:
             pause(min(_FIRST_PAUSE * 2 ** (stuck - 1), _LONGEST_PAUSE))
@@ -275,15 +397,3 @@ def _signature(error: TrainingError) -> str:
 
 def _explained(error: TrainingError, text: str) -> TrainingError:
     return TrainingError(f"{error}\n{text}", **error.facts)
-
-
-def _facts(error: SmaltiError, restarts: int, config: RunConfig, processes: int, newest: str | None) -> dict[str, Any]:
-    return {
-        "restart": restarts,
-        "max_restarts": config.max_restarts,
-        "num_processes": processes,
-        "rank": error.facts.get("rank"),
-        "failure": error.facts.get("kind", OWN),
-        "cause": str(error)[:_CAUSE_CHARS],
-        "newest": newest,
-    }

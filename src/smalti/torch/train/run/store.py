@@ -28,6 +28,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from smalti.storage.local_files import local_files
 from smalti.storage.store import delete_own, put_own
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.run.checkpoint import CHECKPOINTS, CheckpointFolder, newest_life
-from smalti.torch.train.run.events import METRICS_FILE, EventLog, read_lines
+from smalti.torch.train.run.events import METRICS_FILE, EventLog, OnEvent, following, read_lines
 from smalti.torch.train.run.files import read_json, replace_json, sync_folder
 
 MODEL_FOLDER = "model"
@@ -57,6 +58,7 @@ _SEGMENT_BYTES = 1 << 23  # of a file of the ledger
 _MAX_READ = 1 << 26  # bytes of a log that are read from a store at once
 _WAIT_SECONDS = 30.0  # ranks of a killed run may still be saving their last checkpoint
 _POLL_SECONDS = 0.2
+_STORE_POLL_SECONDS = 5.0  # between two looks at a log in a store
 
 
 class LocalRun:
@@ -304,7 +306,11 @@ def opened_run(config: RunConfig, scratch: str | None = None) -> Iterator[LocalR
     store = open_store(config.run_dir, config.run_dir_options)
     with contextlib.ExitStack() as stack:
         if scratch is None:
-            _remove_unused()
+            for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):  # by killed processes
+                with contextlib.suppress(OSError), open_regular(left / ".lock") as file:  # used, foreign, or gone
+                    if os.fstat(file.fileno()).st_mtime <= time.time() - _SWEEP_SECONDS:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(left, ignore_errors=True)
             made = tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True)
             scratch = stack.enter_context(made)
             Path(scratch, ".lock").touch()
@@ -325,10 +331,10 @@ def newest_checkpoint(config: RunConfig) -> str | None:
         return run.checkpoints().newest()
 
 
-def log_reader(config: RunConfig) -> Path | Callable[[int], bytes]:
-    """Return the log of events, for `events.following`: the file, or a function that reads it from the store."""
+def following_run(config: RunConfig, on_event: OnEvent | None) -> AbstractContextManager[None]:
+    """Return a context in which the events of a run are delivered from its log, which other processes write."""
     if (path := config.local_run_dir) is not None:
-        return path / METRICS_FILE
+        return following(path / METRICS_FILE, on_event)
     store = open_store(config.run_dir, config.run_dir_options)
 
     def read(offset: int) -> bytes:
@@ -336,16 +342,7 @@ def log_reader(config: RunConfig) -> Path | Callable[[int], bytes]:
             return store.get_range(METRICS_FILE, offset, offset + _MAX_READ)
         return b""
 
-    return read
-
-
-def _remove_unused() -> None:
-    """Remove the scratch folders that killed processes have left."""
-    for old in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError), open_regular(old / ".lock") as file:  # used, foreign, or removed meanwhile
-            if os.fstat(file.fileno()).st_mtime <= time.time() - _SWEEP_SECONDS:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(old, ignore_errors=True)
+    return following(read, on_event, poll_seconds=_STORE_POLL_SECONDS)
 
 
 @contextlib.contextmanager

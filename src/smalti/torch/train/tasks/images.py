@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from smalti.catalog import Manifest
-from smalti.errors import BadImageError, SchemaError, TrainingError
+from smalti.errors import BadImageError, MissingDependency, SchemaError, TrainingError
 from smalti.images import decode_batch
 from smalti.images.crops import uniform
-from smalti.torch.train.config import ImageOptions, TrainConfig
+from smalti.torch.train.config import ImageOptions, TrainConfig, find_named
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.run.files import read_json
-from smalti.torch.train.trainer.models import build_model, import_transformers, logits_of
 from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, blank_batch, on_device, sent, whole_numbers
 
 MEAN = (0.485, 0.456, 0.406)
@@ -33,6 +32,8 @@ STD = (0.229, 0.224, 0.225)
 MOST_WRONG = 24
 """Misclassified samples that an evaluation names."""
 
+_BATCH_NORM_MOMENTUM = 0.1
+_DROPOUT = 0.2  # of the MobileNetV2 paper
 _ENCODINGS = ("jpeg", "png", "bytes")
 
 
@@ -107,7 +108,16 @@ class ImageClassification(ImageOptions, Task):
         marks = on_device({name: columns[name] for name in MARKS}, device)
         values: dict[str, Tensor] = {}
         if self.label_column in columns:  # not of images that are to be classified
-            labels = self._checked_labels(whole_numbers(columns[self.label_column]), marks.sample_ids)
+            labels = whole_numbers(columns[self.label_column])
+            for wrong in np.flatnonzero((labels < 0) | (labels >= self.num_classes))[:1]:
+                sample, label = int(marks.sample_ids[wrong]), int(labels[wrong])
+                raise SchemaError(
+                    f"column '{self.label_column}' of sample {sample} holds {label}, but class numbers must lie in "
+                    f"[0, {self.num_classes}); set `num_classes` to what the data hold or correct the data.",
+                    column=self.label_column,
+                    sample_id=sample,
+                    label=label,
+                )
             values["labels"] = sent(labels, device)
         pixels = as_pixels(columns[self.image_column], device)
         if epoch is not None and self.augment:
@@ -164,7 +174,7 @@ class ImageClassification(ImageOptions, Task):
         """Return the classifier in a folder."""
         if "architectures" not in read_json(folder / "config.json"):  # no model of transformers
             return super().load_model(folder, config)
-        auto = import_transformers().AutoModelForImageClassification
+        auto = _transformers().AutoModelForImageClassification
         model: nn.Module = auto.from_pretrained(str(folder), local_files_only=True)
         return model
 
@@ -179,20 +189,132 @@ class ImageClassification(ImageOptions, Task):
             "scale": "pixels in [0, 1], RGB",
         }
 
-    def _checked_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the labels if all of them are class numbers."""
-        wrong = np.flatnonzero((labels < 0) | (labels >= self.num_classes))
-        if len(wrong):
-            first = int(wrong[0])
+
+# ------------------------------------------------------------ the default classifier
+
+
+def build_model(config: TrainConfig) -> nn.Module:
+    """Build an image classifier for as many classes as the options of the task say.
+
+    Weights are loaded, or drawn from torch's generator.
+
+    `config.model` is `mobilenet_v2`, or `module:function`, called with the configuration. With `weights`, it is the
+    image classifier of transformers that they are of.
+
+    Args:
+        config: Settings of which `model`, `weights` and `task_options` count.
+
+    Raises:
+        SchemaError: the name is unknown, or its function does not return an nn.Module.
+        MissingDependency: transformers is not installed.
+        TrainingError: the weights cannot be loaded.
+
+    Examples:
+        >>> options = {"num_classes": 5}
+        >>> config = TrainConfig(data="s3://bucket/photos", run_dir="s3://bucket/runs/8", task_options=options)
+        >>> build_model(config)(torch.zeros(1, 3, 96, 96)).logits.shape
+        torch.Size([1, 5])
+    """
+    if ":" in config.model:
+        made = find_named(config.model, field="model")(config)
+        if not isinstance(made, nn.Module):
             raise SchemaError(
-                f"column '{self.label_column}' of sample {int(ids[first])} holds {int(labels[first])}, but "
-                f"class numbers must lie in [0, {self.num_classes}); set `num_classes` to what the data hold "
-                "or correct the data.",
-                column=self.label_column,
-                sample_id=int(ids[first]),
-                label=int(labels[first]),
+                f"`model` '{config.model}' returned {type(made).__name__}; the function must take a "
+                "TrainConfig and return an nn.Module.",
+                model=config.model,
             )
-        return labels
+        return made
+    # A task of a user's may have other options, too.
+    known = ImageOptions.option_defaults()
+    options = ImageOptions(**{name: value for name, value in config.task_options.items() if name in known})
+    labels: dict[str, Any] = {"num_labels": options.num_classes}
+    if names := options.class_names:
+        labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    model: nn.Module
+    if config.weights is not None:
+        try:
+            # The pretrained head has other classes: a new head is drawn where the shapes differ.
+            model = _transformers().AutoModelForImageClassification.from_pretrained(
+                config.weights, use_safetensors=True, trust_remote_code=False, ignore_mismatched_sizes=True, **labels
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise TrainingError(
+                f"the weights '{config.weights}' cannot be loaded: {error} Expected a folder with config.json and "
+                "model.safetensors, or the name of such a model on the hub (which needs the network).",
+                weights=config.weights,
+            ) from error
+    elif config.model == "mobilenet_v2":
+        model = _mobilenet_v2(options, labels)
+    else:
+        raise SchemaError(
+            f"`model` '{config.model}' is unknown; expected 'mobilenet_v2', or 'module:function' with a function of "
+            "yours that takes the configuration and returns a module, such as one of torchvision with as many classes.",
+            model=config.model,
+        )
+    # transformers' MobileNets pass TensorFlow's momentum 0.997 to torch, where it is the weight of the *newest* batch:
+    # the running statistics would be those of the last batch alone.
+    for module in model.modules():
+        momentum = getattr(module, "momentum", None)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and momentum is not None and momentum > 0.9:
+            module.momentum = _BATCH_NORM_MOMENTUM
+    return model
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the class scores, shape (n, classes), of a classifier's output: a tensor, or an object with `.logits`.
+
+    Raises:
+        TrainingError: the output is neither.
+    """
+    if isinstance(output, Tensor):
+        return output
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    raise TrainingError(
+        f"the model returned {type(output).__name__}; expected a tensor of class scores or an object with `.logits`. "
+        "Wrap the model in a module that returns one of these.",
+    )
+
+
+def _mobilenet_v2(options: ImageOptions, labels: dict[str, Any]) -> nn.Module:
+    """Return the model with initial weights that suit a short training.
+
+    transformers draws all weights with a deviation of 0.02, whatever the fan. He's rule, and residual blocks that begin
+    as identities, raised held-out accuracy on the demo's flowers from 0.60 to 0.72 in the same 480 steps.
+    """
+    transformers = _transformers()
+    settings = transformers.MobileNetV2Config(
+        depth_multiplier=options.width,
+        image_size=options.image_size,
+        # TensorFlow's asymmetric padding is needed for its published weights only; it costs a third of a CPU's speed.
+        tf_padding=False,
+        # The default, 0.8, is TensorFlow's probability to keep a value; as a probability to drop it is too high.
+        classifier_dropout_prob=_DROPOUT,
+        **labels,
+    )
+    model: nn.Module = transformers.MobileNetV2ForImageClassification(settings)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        if getattr(module, "use_residual", False):
+            last: Any = module.reduce_1x1
+            nn.init.zeros_(last.normalization.weight)
+    return model
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingDependency(
+            "transformers is not installed; it is needed to build this model: pip install 'smalti[train]'.",
+            package="transformers",
+        ) from error
+    return transformers
+
+
+# ------------------------------------------------------------ the report
 
 
 class Confusion:

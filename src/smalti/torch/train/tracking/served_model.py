@@ -16,8 +16,7 @@ class ServedModel:
     """A model that MLflow calls: pixels in, probabilities of the classes out."""
 
     def __init__(self, folder: Path) -> None:
-        from smalti.torch.train.trainer.models import load_model
-        from smalti.torch.train.trainer.task import task_of
+        from smalti.torch.train.trainer.task import load_model, task_of
 
         self._model, self._config = load_model(folder)
         self._model.eval()

@@ -6,7 +6,7 @@ It is written as a function of `launch` would be: data, checkpoints, stops and t
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.files import pack_state, unpack_state
 from smalti.torch.train.run.snapshot import Snapshot
 from smalti.torch.train.run.store import MODEL_FOLDER
-from smalti.torch.train.trainer.models import save_model
 from smalti.torch.train.trainer.state import (
     RunState,
     TrainerContext,
@@ -34,7 +33,7 @@ from smalti.torch.train.trainer.state import (
     split_state,
 )
 from smalti.torch.train.trainer.step import Learner, Sums, evaluate
-from smalti.torch.train.trainer.task import MARKS, Batch, Task, task_of
+from smalti.torch.train.trainer.task import MARKS, Batch, Task, save_model, task_of
 
 
 def train_here(config: TrainConfig, life: Life, task: Task | None = None) -> TrainResult:
@@ -132,20 +131,22 @@ class Trainer:
             return False
         for columns in self.loader:
             batch = self.task.batch(columns, self.config, self.ranks.device, epoch=self.state.epoch)
-            self._step(batch, done=self._done(consumed / size))
+            done = (self.state.epoch + consumed / size) / self.config.epochs
+            if self.config.max_steps is not None:
+                done = self.state.step / self.config.max_steps
+            self._step(batch, done=done)
             consumed += self.config.batch_size
-            is_last = consumed >= size
-            self._after_step(is_last=is_last)
-            if self._is_over() and not is_last:
-                return False
+            if self.context.should_stop():
+                self._save(wait=True)
+                raise self.context.stopped(self.state.step)
+            if consumed < size:
+                if self._is_evaluation_due():
+                    self._evaluate_within_epoch()
+                elif self.state.step % self.config.checkpoint_every == 0:
+                    self._save()
+                if self._is_over():
+                    return False
         return True
-
-    def _done(self, of_epoch: float) -> float:
-        """Return the fraction of the run that is done, after a fraction of the epoch."""
-        config, state = self.config, self.state
-        if config.max_steps is not None:
-            return state.step / config.max_steps
-        return (state.epoch + of_epoch) / config.epochs
 
     def _step(self, batch: Batch, *, done: float) -> None:
         """Take one optimiser step; `done` is the fraction of the run before it."""
@@ -176,18 +177,6 @@ class Trainer:
         for step in steps:
             self.state.sums.add(step)
         return steps
-
-    def _after_step(self, *, is_last: bool) -> None:
-        step = self.state.step
-        if self.context.should_stop():
-            self._save(wait=True)
-            raise self.context.stopped(step)
-        if is_last:
-            return
-        if self._is_evaluation_due():
-            self._evaluate_within_epoch()
-        elif step % self.config.checkpoint_every == 0:
-            self._save()
 
     # ------------------------------------------------------------ evaluations
 
@@ -371,23 +360,15 @@ def open_split(
     return loader
 
 
-@dataclass(frozen=True)
 class _WithMarks:
     """A transform of batches that keeps the ids and positions of their samples."""
 
-    transform: Callable[..., Mapping[str, Any]]
-
     on_batches = True
 
-    @property
-    def thread_safe(self) -> bool:
-        """True if loaders may call it from several threads."""
-        return bool(getattr(self.transform, "thread_safe", False))
-
-    @property
-    def takes_epoch(self) -> bool:
-        """True if it is called with `epoch` and `sample_ids`, too."""
-        return bool(getattr(self.transform, "takes_epoch", False))
+    def __init__(self, transform: Callable[..., Mapping[str, Any]]) -> None:
+        self.transform = transform
+        self.thread_safe = bool(getattr(transform, "thread_safe", False))
+        self.takes_epoch = bool(getattr(transform, "takes_epoch", False))
 
     def __call__(self, batch: Mapping[str, Any], **drawn_for: Any) -> dict[str, Any]:
         """Return the transformed batch, with its marks."""

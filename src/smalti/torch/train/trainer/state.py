@@ -153,15 +153,11 @@ class TrainerContext(Context):
 
     def pace(self) -> dict[str, float]:
         """Return the training samples per second of this life over all ranks, and the share of waiting for data."""
-        names = {"images_per_second": "samples_per_second", "data_fraction": "data_fraction"}
-        figures = self.stats()
-        return {name: figures.get(figure, 0.0) for name, figure in names.items()}
+        figures = {"samples_per_second": 0.0, "data_fraction": 0.0, **self.stats()}
+        return {"images_per_second": figures["samples_per_second"], "data_fraction": figures["data_fraction"]}
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         check_state(state)
-
-    def _facts_of(self, snapshot: Snapshot) -> Mapping[str, Any]:
-        return {"epoch": snapshot.state["epoch"]}
 
     def _packed(self, step: int, state: Any, cursors: Mapping[str, Any], metrics: Mapping[str, float]) -> Snapshot:
         tensors, rest = state
@@ -223,9 +219,8 @@ class RunState:
 
     def add_evaluation(self, summary: Mapping[str, Any]) -> dict[str, float]:
         """Add the evaluation in a summary, and return its figures."""
-        self.evaluations.append(evaluation_of(summary))
-        figures: dict[str, float] = self.evaluations[-1]["figures"]
-        return figures
+        self.evaluations.append(evaluation := evaluation_of(summary))
+        return dict(evaluation["figures"])
 
     @property
     def is_evaluated(self) -> bool:

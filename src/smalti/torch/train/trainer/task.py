@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from smalti.catalog import Manifest
 from smalti.errors import SchemaError, TrainingError
 from smalti.torch.train.config import IMAGES, OBJECT_TASK, TASKS, TrainConfig, find_named
-from smalti.torch.train.run.files import write_json, write_tensors
+from smalti.torch.train.run.files import read_json, write_json, write_tensors
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -337,3 +337,31 @@ def task_of(config: TrainConfig, task: Task | None = None) -> Task:
 def name_of(task: Task) -> str:
     """Return the value of `TrainConfig.task` of a task that is given as an object."""
     return f"{OBJECT_TASK}{type(task).__module__}.{type(task).__qualname__}"
+
+
+def save_model(model: nn.Module, config: TrainConfig, folder: Path, task: Task | None = None) -> None:
+    """Write `model.safetensors`, `config.json` and `smalti.json` (classes, image size, normalisation) into `folder`.
+
+    For transformers' models this is their own layout: `AutoModelForImageClassification.from_pretrained(folder)` opens
+    it. A task that was given as an object is needed here, too.
+    """
+    task = task_of(config, task)
+    folder.mkdir(parents=True, exist_ok=True)
+    task.save_model(model, config, folder)
+    write_json(folder / "smalti.json", {**task.describe(config), "train": config.public_json()})
+
+
+def load_model(folder: Path, task: Task | None = None) -> tuple[nn.Module, TrainConfig]:
+    """Return the model that `save_model` wrote into a local folder, and the configuration that it was trained with.
+
+    A task that was given as an object is stored nowhere, and has to be given again.
+
+    Raises:
+        TrainingError: the folder holds no such model, or one that was saved before the configuration was.
+        SchemaError: the model's task cannot be imported.
+    """
+    settings = read_json(folder / "smalti.json")
+    if "train" not in settings:
+        raise TrainingError(f"{folder} does not say how its model was made: an older version of Smalti has saved it")
+    config = TrainConfig.from_json(settings["train"])
+    return task_of(config, task).load_model(folder, config), config
