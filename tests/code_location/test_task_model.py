@@ -142,7 +142,7 @@ def test_a_model_of_rows_is_trained_reported_compared_and_promoted(
     other = sales.train(epochs=1, task_options={"features": ["b"], "target": "a"})
     check = other["checks"]["metric_has_not_worsened"]
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert "its task option `target` is 'y', and not 'a'" in check.description
+    assert "its task option `features` is ['a', 'b'], and not ['b']" in check.description
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,6 @@ CAUGHT = {
     "torch/shared_progress.py": "what pickle asks for",
     "torch/train/values.py": "values of fields, which pydantic reports and which become a SchemaError",
     "torch/train/run/files.py": "defects of a file, which become a CheckpointError",
-    "torch/train/tasks/rows.py": "methods that a subclass has to have",
     "torch/train/trainer/state.py": "defects of a state, which become a CheckpointError",
     "torch/train/trainer/task.py": "methods that a subclass has to have",
     "torch/worker_processes.py": "what pickle asks for",

@@ -322,13 +322,12 @@ class StreamingDataLoader(DataLoader[Any]):
             return batch if pinned is None else pinned(batch)
 
         def read(planned: tuple[StepBatch, Any]) -> Any:
-            return finished(view.read(*planned, form))
-
-        def read_skipping(planned: tuple[StepBatch, Any]) -> Any:
+            if view.max_skipped is None:
+                return finished(view.read(*planned, form))
             batch, replacements = view.read_skipping(*planned, form)
             return finished(batch), replacements
 
-        return read if view.max_skipped is None else read_skipping
+        return read
 
     def _end_workers(self, batches: Iterator[Any]) -> None:
         """End the workers of a failed epoch now: the traceback would keep them alive, and forks would inherit them."""
@@ -430,7 +429,17 @@ def open_ledger(folder: str | Path, world: World, mode: str = "steps") -> Ledger
         WorldMismatch: there are several ranks and no process group in which they could agree on the life's number.
     """
     if dist.is_available() and dist.is_initialized():
-        return LedgerWriter(folder, life=_agreed_life(folder), world=world, mode=mode)
+        # Rank 0 claims the number. Its failure is raised on every rank, as the others would wait for it.
+        outcome: list[int | str | None] = [None]
+        if dist.get_rank() == 0:
+            try:
+                outcome = [claim_life(folder)]
+            except StoreError as fault:
+                outcome = [str(fault)]
+        dist.broadcast_object_list(outcome, src=0)
+        if not isinstance(outcome[0], int):
+            raise StoreError(f"the first rank could not number this life of the run: {outcome[0]}")
+        return LedgerWriter(folder, life=outcome[0], world=world, mode=mode)
     if world.num_ranks != 1:
         raise WorldMismatch(
             f"a ledger of {world.num_ranks} ranks without a process group: they cannot agree on the number of the "
@@ -473,18 +482,3 @@ class PassRecorder:
     def end(self) -> None:
         """Record that the epoch was read to its end."""
         self._writer.end_pass()
-
-
-def _agreed_life(folder: str | Path) -> int:
-    """Return the number that rank 0 claims. Its failure is raised on every rank, as the others would wait for it."""
-    outcome: list[int | str | None] = [None]
-    if dist.get_rank() == 0:
-        try:
-            outcome = [claim_life(folder)]
-        except StoreError as fault:
-            outcome = [str(fault)]
-    dist.broadcast_object_list(outcome, src=0)
-    life = outcome[0]
-    if not isinstance(life, int):
-        raise StoreError(f"the first rank could not number this life of the run: {life}")
-    return life

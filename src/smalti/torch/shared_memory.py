@@ -115,11 +115,6 @@ class Ring:
             if self._states[slot] == _USED:
                 self._states[slot] = _FREE
 
-    def retire_leased(self) -> None:
-        """Retire the slots in use by this process: they are never used again."""
-        for slot in tuple(self._leased):
-            self._states[slot] = _RETIRED
-
     @property
     def is_worn(self) -> bool:
         """True if more than half of the slots of some worker are retired."""
@@ -139,8 +134,10 @@ class Ring:
 
 
 def _retire_leased() -> None:
+    """Retire the slots in use by this process before a fork: they are never used again."""
     for ring in list(_rings.values()):
-        ring.retire_leased()
+        for slot in tuple(ring._leased):
+            ring._states[slot] = _RETIRED
 
 
 os.register_at_fork(before=_retire_leased)

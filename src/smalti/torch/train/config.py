@@ -8,7 +8,7 @@ import dataclasses
 import importlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -122,8 +122,7 @@ class ImageOptions:
     @classmethod
     def option_defaults(cls) -> dict[str, Any]:
         """Return the options by name, with their defaults."""
-        options: Iterable[Any] = dataclasses.fields(cls)  # type: ignore[arg-type]  # of `configuration`
-        return {option.name: plain(option.default) for option in options}
+        return {option.name: plain(option.default) for option in dataclasses.fields(cls)}
 
 
 IMAGES = "image-classification"

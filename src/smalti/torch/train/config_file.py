@@ -46,27 +46,23 @@ def read_config(
         >>> read_config("run.yaml", ["epochs=3"]).epochs
         3
     """
-    entries = _Entries(redact_address(str(path)))
-    entries.read(_text_of(path, entries.file))
-    for text in overrides:
-        entries.override(text)
-    if storage_options:
-        entries.override_options("storage_options", storage_options, "--storage-option")
-    return entries.config()
-
-
-def _text_of(path: str | Path, shown: str) -> str:
-    """Return the text of a file."""
+    shown = redact_address(str(path))
     if service_of(str(path)) or has_login(str(path)):
         raise SchemaError(f"{shown}: a configuration is a file of this machine; copy it here, and give its path")
     with open_regular(path) as opened:
         content = opened.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise SchemaError(f"{shown}: larger than {MAX_BYTES:,} bytes, which no training configuration is")
+    entries = _Entries(shown)
     try:
-        return content.decode("utf-8-sig")
+        entries.read(content.decode("utf-8-sig"))
     except UnicodeDecodeError as fault:
         raise SchemaError(f"{shown}: byte {fault.start} is not UTF-8; save the file as UTF-8") from None
+    for text in overrides:
+        entries.override(text)
+    if storage_options:
+        entries.override_options("storage_options", storage_options, "--storage-option")
+    return entries.config()
 
 
 class _Entries:

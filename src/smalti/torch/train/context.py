@@ -17,7 +17,6 @@ import torch
 
 from smalti.dataset import OrderOptions
 from smalti.errors import CheckpointError, CursorError, TrainingError
-from smalti.ledger import LedgerWriter
 from smalti.stream import Stream
 from smalti.torch.loader import NO_LEDGER, StreamingDataLoader, ledger_required
 from smalti.torch.train.config import RunConfig
@@ -26,7 +25,6 @@ from smalti.torch.train.life import BY_FUNCTION, DONE, Life, Saves, checked_step
 from smalti.torch.train.ranks import memory_figures, pace_figures
 from smalti.torch.train.run.files import pack_state, unpack_state
 from smalti.torch.train.run.snapshot import Snapshot
-from smalti.world import World
 
 T = TypeVar("T")
 _KIND = "function"
@@ -71,6 +69,19 @@ class Context:
         self.log = logging.getLogger("smalti.train")
         """A logger; lines of child processes are delivered as `output` events."""
         self._life, self._ranks = life, life.ranks
+        self.world = life.ranks.world
+        """The ranks of the run, and which of them this is."""
+        self.rank = life.ranks.rank
+        """Number of this rank, from 0."""
+        self.is_first = life.ranks.is_first
+        """True on rank 0."""
+        self.device = life.ranks.device
+        """The device of this rank."""
+        self.ledger = life.ledger
+        """The ledger of this rank, for a loader that the function makes itself; None: the run has no `log_samples`.
+
+        The training loaders of `dataloader` record in it already. It takes one iteration after the other. Shuffled
+        loaders without a ledger are refused while a run has one."""
         self._loaders: dict[str, StreamingDataLoader] = {}
         self._data = PinnedData(run, life.ranks)
         self._has_begun = self._stopped = False
@@ -81,35 +92,6 @@ class Context:
         self._cursors: Mapping[str, Any] = {}
         if (snapshot := self._saves.resume()) is not None:
             self._state, self._cursors, self._data.pins = self._unpacked(snapshot)
-
-    @property
-    def world(self) -> World:
-        """The ranks of the run, and which of them this is."""
-        return self._ranks.world
-
-    @property
-    def rank(self) -> int:
-        """Number of this rank, from 0."""
-        return self._ranks.rank
-
-    @property
-    def is_first(self) -> bool:
-        """True on rank 0."""
-        return self._ranks.is_first
-
-    @property
-    def device(self) -> torch.device:
-        """The device of this rank."""
-        return self._ranks.device
-
-    @property
-    def ledger(self) -> LedgerWriter | None:
-        """The ledger of this rank, for a loader that the function makes itself; None: the run has no `log_samples`.
-
-        The training loaders of `dataloader` record in it already. It takes one iteration after the other. Shuffled
-        loaders without a ledger are refused while a run has one.
-        """
-        return self._life.ledger
 
     def latest(self, *, files: Sequence[str] = ("*",)) -> Checkpoint | None:
         """Return the newest checkpoint of earlier lives that verifies, the same on all ranks; None if there is none.

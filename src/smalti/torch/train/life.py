@@ -248,9 +248,10 @@ class Saves:
 
         def newest() -> dict[str, Any] | None:
             loaded = self.checkpoints.load_newest()
-            state = {} if loaded is None else loaded.snapshot.state
-            # Only those of the built-in trainer have an epoch.
-            return loaded and {**loaded.to_json(), **{name: state[name] for name in ("epoch",) if name in state}}
+            if loaded is None:
+                return None
+            state = loaded.snapshot.state  # only those of the built-in trainer have an epoch
+            return {**loaded.to_json(), **({"epoch": state["epoch"]} if "epoch" in state else {})}
 
         self.resumed_from = self._ranks.run_long_on_first(newest, "find the newest checkpoint")
         if self.resumed_from is None:

@@ -27,7 +27,6 @@ from smalti.regular_files import open_regular, read_regular
 from smalti.storage import LocalStore, open_store
 from smalti.storage.local_files import local_files
 from smalti.torch.collate import SampleCollate, columns_to_tensors
-from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.context import Context
 from smalti.torch.train.launchers.spark import importable, read_source
 from smalti.torch.train.launchers.start import Program, launch, pickled, unpickled
@@ -200,10 +199,16 @@ class Predictor:
                 collate.stored = frozenset(samples)
                 columns = collate([transform(sample) for sample in rows_of(samples, count)])
         except BadImageError as error:
-            raise _at(error, first) from error
+            # The numbers in the message of a classifier's transform are those of samples of a shard set.
+            cause = error.__cause__ if isinstance(error.__cause__, BadImageError) else error
+            place = {"index": first + error.facts["index"]} if "index" in error.facts else {}
+            raise BadImageError(str(cause), **{**error.facts, **place}) from error
         if upright:
             images = self.classifier.image_column
-            columns = {**columns, images: _turned(columns[images], samples[images])}
+            for row, image in enumerate(samples[images]):
+                if (orientation := exif_orientation(image)) != _UPRIGHT:
+                    # A centred square may be turned after it was cut.
+                    columns[images][row] = turn_upright(columns[images][row].copy(), orientation)
         return self.task.batch(columns_to_tensors({**columns, **marks}), self.config, self.device, epoch=None)
 
     def _answers(self, batch: Batch) -> Predictions:
@@ -308,25 +313,6 @@ def _digest_of(folder: Path, address: str) -> str:
 # ------------------------------------------------------------ values
 
 
-def _turned(pixels: NDArray[np.uint8], images: Sequence[bytes]) -> NDArray[np.uint8]:
-    """Turn decoded images, shape (n, size, size, 3), in place as the EXIF orientation of the files says."""
-    for place, image in enumerate(images):
-        if (orientation := exif_orientation(image)) != _UPRIGHT:
-            # A centred square may be turned after it was cut.
-            pixels[place] = turn_upright(pixels[place].copy(), orientation)
-    return pixels
-
-
-def _at(error: BadImageError, first: int) -> BadImageError:
-    """Return the error of an image of a part with its place among all images.
-
-    The numbers in the message of a classifier's transform are those of samples of a shard set.
-    """
-    cause = error.__cause__ if isinstance(error.__cause__, BadImageError) else error
-    place = {"index": first + error.facts["index"]} if "index" in error.facts else {}
-    return BadImageError(str(cause), **{**error.facts, **place})
-
-
 def _as_array(values: Any) -> NDArray[Any]:
     """Return the values of some samples as an array with one row for each."""
     if isinstance(values, torch.Tensor):
@@ -423,7 +409,15 @@ def evaluate_model(
     """
     predictor = Predictor(model, model_options, task=task)
     manifest = load_manifest(open_store(data, options.get("storage_options")), version=version)
-    classes = _classes_of(predictor, class_names or manifest.metadata.get("classes") or (), data)
+    names, classes = class_names or manifest.metadata.get("classes") or (), []
+    if isinstance(predictor.task, ImageClassification):
+        if names and not predictor.class_names:
+            raise TrainingError(
+                f"{predictor.address} does not name its classes: they cannot be compared with those of {data}"
+            )
+        # Those of the data, and after them those that only the model knows.
+        known = predictor.class_names or tuple(map(str, range(predictor.task.num_classes)))
+        classes = list(dict.fromkeys([*names, *known]))
     predictor.sends_files = True
     argument = {"model": predictor, "split": split, "classes": classes, "batch_size": batch_size}
     with TemporaryDirectory(prefix="smalti-evaluation-") as folder:
@@ -447,54 +441,20 @@ def _evaluate(context: Context) -> dict[str, Any]:
     """Evaluate the model on this rank's samples; return the figures of all ranks. Collective."""
     given: Any = context.config
     predictor: Predictor = given["model"]
-    task, model = predictor.task, predictor.model.to(context.device)
+    task: Task = predictor.task
+    model: nn.Module = predictor.model.to(context.device)
     trained = dataclasses.replace(predictor.config, data=context.run.data)
     config = dataclasses.replace(trained, batch_size=given["batch_size"] or trained.batch_size)
     loader = open_split(context, config, task, given["split"], training=False)
     task.check(config, loader.streaming_dataset.manifest.schema.columns())
-    if given["classes"]:
-        model, config, task = _in_classes(model, config, predictor, given["classes"])
+    known, classes = predictor.class_names, given["classes"]
+    if known and list(known) != classes:  # compared by name, in the classes of the data
+        model = _InClasses(model, [classes.index(name) for name in known], len(classes))
+        options = {"num_classes": len(classes), "class_names": classes}
+        config = dataclasses.replace(config, task_options={**config.task_options, **options})
+        task = dataclasses.replace(predictor.classifier, num_classes=len(classes), class_names=tuple(classes))
     scores = evaluate(model, loader, config, context._ranks, task)
     return dataclasses.asdict(scores)
-
-
-# ------------------------------------------------------------ classes
-
-
-def _classes_of(predictor: Predictor, names: Sequence[str], data: str) -> list[str]:
-    """Return the names of the classes of the data, and after them those that only the model knows.
-
-    There are none if the model is no classifier.
-
-    Args:
-        predictor: the model.
-        names: of the classes of the data, as far as they are known.
-        data: their address.
-
-    Raises:
-        TrainingError: the classes of the data are named, and those of the model are not.
-    """
-    if not isinstance(predictor.task, ImageClassification):
-        return []
-    if names and not predictor.class_names:
-        raise TrainingError(
-            f"{predictor.address} does not name its classes: they cannot be compared with those of {data}"
-        )
-    known = predictor.class_names or tuple(map(str, range(predictor.task.num_classes)))
-    return list(dict.fromkeys([*names, *known]))
-
-
-def _in_classes(
-    model: nn.Module, config: TrainConfig, predictor: Predictor, classes: Sequence[str]
-) -> tuple[nn.Module, TrainConfig, Task]:
-    """Return a classifier, its configuration and its task for the classes of the data, compared by name."""
-    known = predictor.class_names
-    if not known or list(known) == list(classes):
-        return model, config, predictor.task
-    options = {**config.task_options, "num_classes": len(classes), "class_names": list(classes)}
-    task = dataclasses.replace(predictor.classifier, num_classes=len(classes), class_names=tuple(classes))
-    moved = _InClasses(model, [classes.index(name) for name in known], len(classes))
-    return moved, dataclasses.replace(config, task_options=options), task
 
 
 class _InClasses(nn.Module):

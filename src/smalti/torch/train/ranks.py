@@ -182,11 +182,16 @@ def joined_ranks(config: RunConfig, meeting_port: int | None = None) -> Iterator
             rank=here.rank,
             world_size=here.num_ranks,
         )
+    threads = torch.get_num_threads()
     try:
         world = gather_world()
-        with _threads(world):
-            yield Ranks(world=world, device=device)
+        # The ranks of a host share its cores; a single rank keeps OMP_NUM_THREADS, or torch's setting if it fits.
+        share = max(1, detect_cores() // world.ranks_on_host)
+        if world.num_ranks > 1 or ("OMP_NUM_THREADS" not in os.environ and threads > share):
+            torch.set_num_threads(share)
+        yield Ranks(world=world, device=device)
     finally:
+        torch.set_num_threads(threads)
         if is_own_group:
             dist.destroy_process_group()
 
@@ -224,19 +229,6 @@ def _pick_device(config: RunConfig, world: World) -> torch.device:
     device = torch.device("cuda", world.host_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
-
-
-@contextlib.contextmanager
-def _threads(world: World) -> Iterator[None]:
-    """Divide the cores over the ranks of a host; a single rank keeps OMP_NUM_THREADS, or torch's setting if it fits."""
-    before = torch.get_num_threads()
-    share = max(1, detect_cores() // world.ranks_on_host)
-    if world.num_ranks > 1 or ("OMP_NUM_THREADS" not in os.environ and before > share):
-        torch.set_num_threads(share)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def memory_figures(device: torch.device) -> dict[str, float]:

@@ -15,11 +15,10 @@ import contextlib
 import json
 import math
 import os
-import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -156,7 +155,7 @@ def hyperparameter_study(
 
 @dataclass
 class Conductor:
-    """The loop that starts trials, watches them and ends them; all in one thread."""
+    """The loop that starts trials and ends them. Each runs in a thread, which also reports and prunes it."""
 
     study: "optuna.Study"
     base: Program
@@ -164,7 +163,7 @@ class Conductor:
     options: StudyOptions
     files: LocalRun
     on_event: OnEvent | None = None
-    _running: "dict[int, tuple[optuna.Trial, RunningTrial]]" = field(default_factory=dict)
+    _running: "list[RunningTrial]" = field(default_factory=list)
     _failures: list[str] = field(default_factory=list)
 
     def continue_stale(self) -> None:
@@ -194,19 +193,30 @@ class Conductor:
                     continue
                 if not self._running:
                     return
-                for number in list(self._running):
-                    self._watch(number)
+                for running in [running for running in self._running if not running.thread.is_alive()]:
+                    self._running.remove(running)
+                    self._conclude(running)
                 time.sleep(_POLL_SECONDS if self.options.trials_on != "inline" else 0.001)
         finally:
-            running = [each for _, each in self._running.values()]
-            self._running.clear()
-            _end(running)
+            for running in self._running:
+                running.stop()
+            deadline = time.monotonic() + _GRACE_SECONDS
+            for running in self._running:
+                running.thread.join(max(0.0, deadline - time.monotonic()))
+            for running in self._running:
+                if running.thread.is_alive():  # its processes were killed, and a thread cannot be
+                    running.stop()
+                    running.thread.join(_KILL_SECONDS)
 
     def _start(self) -> None:
+        import optuna
+
         if isinstance(self.files, StoreRun):
             self.files.check_current()  # the study may have been continued elsewhere
         # One sampler for each trial: proposals depend on the seed, the number and the trials before, and on no restart.
-        self.study.sampler = _sampler(self.options, len(self.study.get_trials(deepcopy=False)))
+        kind = optuna.samplers.RandomSampler if self.options.sampler == "random" else optuna.samplers.TPESampler
+        number = len(self.study.get_trials(deepcopy=False))
+        self.study.sampler = kind(seed=(self.options.seed * _SEED_STEP + number) % 2**32)
         trial = self.study.ask()
         params = {each.name: each.suggest(trial) for each in self.dimensions}
         run_dir = trial.user_attrs.get(RUN_DIR) or f"{self.options.study_dir.rstrip('/')}/trials/{trial.number:05d}"
@@ -219,31 +229,36 @@ class Conductor:
         environment = {}
         if self.options.parallel > 1 and "OMP_NUM_THREADS" not in os.environ:
             environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // self.options.parallel))
-        self._running[trial.number] = (trial, _started(self.options, program, environment))
-        self._say(trial, "running", params=params, run_dir=run_dir)
+        stop = StopSignal()
+        run: Callable[[OnEvent], dict[str, Any]] = partial(run_program, program)
+        ask: Callable[[], object] = partial(stop.request, "SIGTERM")
+        if self.options.trials_on == "spark":
+            from smalti.torch.tuning.spark_trial import SparkTask
 
-    def _watch(self, number: int) -> None:
-        trial, running = self._running[number]
-        has_ended = running.has_ended()
-        for event in running.events():
-            if self._is_hopeless(trial, event):
-                del self._running[number]
-                _end([running])
-                self._finish(trial, "pruned")
-                return
-        if not has_ended:
+            task = SparkTask(program, environment)
+            run, ask = task.run, task.cancel
+        elif self.options.trials_on == "processes":
+            grace = min(program.config.grace_seconds, _GRACE_OF_RANKS)
+            program = replace(program, config=replace(program.config, grace_seconds=grace))
+            start = partial(run_in_processes, stop=stop, environment=environment)
+            run = partial(run_program, program, start=start)
+        self._say(trial, "running", params=params, run_dir=run_dir)
+        self._running.append(RunningTrial(trial, run, ask, self._is_hopeless))
+
+    def _conclude(self, running: "RunningTrial") -> None:
+        if running.is_pruned:
+            self._finish(running.trial, "pruned")
             return
-        del self._running[number]
         failure, value = running.failure, None
         if running.result is not None:
             try:
                 value = _value_of(running.result, self.options.metric)
             except TrainingError as error:
                 failure = str(error)
-        self._finish(trial, "failed" if value is None else "complete", value, failure=failure)
+        self._finish(running.trial, "failed" if value is None else "complete", value, failure=failure)
 
     def _is_hopeless(self, trial: "optuna.Trial", event: Event) -> bool:
-        """Record the figure of an event, and return whether the trial is to be pruned."""
+        """Record the figure of an event, and return whether the trial is to be pruned; called by the trial's thread."""
         # Trials are compared at the same epoch, or at the same step of a function: not within the trainer's epochs.
         is_compared = event["event"] == "epoch" or (event["event"] == "report" and "epoch" not in event)
         figures = {**event, **event.get("metrics", {})} if is_compared else {}
@@ -279,77 +294,41 @@ class Conductor:
             self.on_event(event)
 
 
-def _end(running: "list[RunningTrial]") -> None:
-    """End trials, first by asking; blocks until they have ended."""
-    for each in running:
-        each.stop()
-    deadline = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < deadline and not all(each.has_ended() for each in running):
-        time.sleep(_POLL_SECONDS)
-    for each in running:
-        each.kill()
-
-
-def _started(options: StudyOptions, program: Program, environment: Mapping[str, str]) -> "RunningTrial":
-    stop = StopSignal()
-    if options.trials_on == "inline":
-        return RunningTrial(partial(run_program, program), partial(stop.request, "SIGTERM"), inline=stop)
-    if options.trials_on == "spark":
-        from smalti.torch.tuning.spark_trial import SparkTask
-
-        task = SparkTask(program, environment)
-        return RunningTrial(task.run, task.cancel)
-    grace = min(program.config.grace_seconds, _GRACE_OF_RANKS)
-    program = replace(program, config=replace(program.config, grace_seconds=grace))
-    start = partial(run_in_processes, stop=stop, environment=environment)
-    return RunningTrial(partial(run_program, program, start=start), partial(stop.request, "SIGTERM"))
-
-
 class _StoppedError(Exception):
     """The trial was asked to end."""
 
 
 class RunningTrial:
-    """A trial that a thread of this process runs and watches.
+    """A trial that a thread of this process runs, and prunes if its figures are hopeless.
 
     Args:
+        trial: of Optuna's.
         run: runs it, calls a function with its events, and returns the result.
-        stop: asks it to end; from any thread, and perhaps more than once.
-        inline: of a trial in this process, which waits after each event, and ends there if this is requested.
+        stop: asks it to end; from any thread, and perhaps more than once. One that waits in the call with an event ends
+            there, too.
+        is_hopeless: called with the trial and each of its events.
     """
 
     def __init__(
-        self, run: Callable[[OnEvent], dict[str, Any]], stop: Callable[[], None], inline: StopSignal | None = None
+        self,
+        trial: "optuna.Trial",
+        run: Callable[[OnEvent], dict[str, Any]],
+        stop: Callable[[], object],
+        is_hopeless: "Callable[[optuna.Trial, Event], bool]",
     ) -> None:
+        self.trial = trial
         self.result: dict[str, Any] | None = None
         self.failure = ""
         """The reason why an ended trial has no result."""
-        self._ask, self._inline = stop, inline
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._handled = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, args=(run,), name="smalti-trial", daemon=True)
-        self._thread.start()
-
-    def events(self) -> Iterator[Event]:
-        """Return the events since the last call."""
-        while not self._events.empty():
-            yield self._events.get()
-            self._handled.release()
-
-    def has_ended(self) -> bool:
-        """Return whether the trial is over and all its events are here."""
-        return not self._thread.is_alive()
+        self.is_pruned = False
+        self._ask, self._is_hopeless, self._is_stopped = stop, is_hopeless, False
+        self.thread = threading.Thread(target=self._run, args=(run,), name="smalti-trial", daemon=True)
+        self.thread.start()
 
     def stop(self) -> None:
         """Ask the trial to end."""
+        self._is_stopped = True
         self._ask()
-        self._handled.release()
-
-    def kill(self) -> None:
-        """Ask again, and wait until the trial has ended: its processes were killed, and a thread cannot be."""
-        if not self.has_ended():
-            self.stop()
-        self._thread.join(_KILL_SECONDS)
 
     def _run(self, run: Callable[[OnEvent], dict[str, Any]]) -> None:
         try:
@@ -360,13 +339,11 @@ class RunningTrial:
             self.failure = f"{type(error).__name__}: {error}"
 
     def _hear(self, event: Event) -> None:
-        if event["event"] == "output":
-            return
-        self._events.put(event)
-        if self._inline is not None:
-            self._handled.acquire(timeout=_GRACE_SECONDS)
-            if self._inline.requested:
-                raise _StoppedError
+        if event["event"] != "output" and not self._is_stopped and self._is_hopeless(self.trial, event):
+            self.is_pruned = True
+            self.stop()
+        if self._is_stopped:
+            raise _StoppedError
 
 
 def _base_program(trained: Any, config: Any, options: StudyOptions, run: Mapping[str, Any]) -> Program:
@@ -424,13 +401,6 @@ def _value_of(result: Mapping[str, Any], metric: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise TrainingError(f"the trial has no figure `{metric}`: expected a number, found {value!r:.200}.")
     return float(value)
-
-
-def _sampler(options: StudyOptions, number: int) -> "optuna.samplers.BaseSampler":
-    import optuna
-
-    kind = optuna.samplers.RandomSampler if options.sampler == "random" else optuna.samplers.TPESampler
-    return kind(seed=(options.seed * _SEED_STEP + number) % 2**32)
 
 
 def _opened_study(options: StudyOptions, store: Store) -> "optuna.Study":

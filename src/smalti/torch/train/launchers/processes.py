@@ -156,7 +156,13 @@ class _Rank:
                 what = f"did not stop within {config.grace_seconds:g} s (`grace_seconds`), and was ended"
         else:
             code = self.process.returncode
-            what = _describe_exit(code)
+            what = f"ended with exit code {code}"
+            if code == 0:
+                what += " before its training was over, and left no result: something called `exit`"
+            elif code < 0:
+                name = signal.Signals(-code).name
+                hint = "; the kernel does that when memory runs out" if name == "SIGKILL" else ""
+                what = f"was ended by {name}{hint}"
             facts |= {"exit_code": code, "kind": "killed" if code < 0 else _KINDS.get(code, OWN)}
             if code == _EXIT_CODES[OUTAGE]:
                 facts["is_transient"] = True
@@ -273,16 +279,6 @@ def _precedence(rank: _Rank) -> int:
     if rank.is_hung:
         return 4
     return 0 if code < 0 else {0: 1, _EXIT_CODES[OUTAGE]: 2, _EXIT_CODES[LOST]: 5}.get(code, 3)
-
-
-def _describe_exit(code: int) -> str:
-    if code == 0:
-        return "ended with exit code 0 before its training was over, and left no result: something called `exit`"
-    if code > 0:
-        return f"ended with exit code {code}"
-    name = signal.Signals(-code).name
-    hint = "; the kernel does that when memory runs out" if name == "SIGKILL" else ""
-    return f"was ended by {name}{hint}"
 
 
 def _main() -> int:

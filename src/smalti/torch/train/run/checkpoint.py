@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from smalti.errors import CheckpointError, SmaltiError, StoreError, StoreNotFound, TrainingError
 from smalti.storage import Store
@@ -56,9 +56,6 @@ from smalti.torch.train.run.snapshot import (
     verify_checkpoint,
     write_checkpoint,
 )
-
-if TYPE_CHECKING:
-    pass
 
 CheckState = Callable[[Mapping[str, Any]], None]
 """Raises a CheckpointError if a checkpoint's `state.json` is not what its reader expects."""
@@ -327,7 +324,7 @@ class CheckpointFolder:
             CheckpointError: a file of the state is missing, changed or malformed.
             StoreError: the store cannot be read.
         """
-        return load_checkpoint(self._local(self._parsed(address), lambda file: "/" not in file), with_files=False)
+        return load_checkpoint(self._local(_parsed(address), lambda file: "/" not in file), with_files=False)
 
     def files(self, address: str, patterns: Sequence[str] = ("*",)) -> Path | None:
         """Return a local folder with the files of a checkpoint that was found; None if it has none.
@@ -338,7 +335,7 @@ class CheckpointFolder:
             CheckpointError: a file is missing or changed.
             StoreError: the store cannot be read.
         """
-        name = self._parsed(address)
+        name = _parsed(address)
         if self.remote is not None:
             mark = _given_mark(self._fetched(name))  # the ranks of a machine share the folder
             with contextlib.suppress(OSError):  # fetching to the same disk says more
@@ -362,16 +359,12 @@ class CheckpointFolder:
             with contextlib.suppress(  # damaged
                 CheckpointError, StoreNotFound, ValueError, RecursionError, TypeError, KeyError
             ):
-                value = self._state(name)["metrics"][figure]
+                key, store = f"{name}/{STATE_FILE}", self._store
+                state = read_json(self.root / key) if store is None else json.loads(store.get(key))
+                value = state["metrics"][figure]
             number = float(value) if isinstance(value, int | float) and math.isfinite(value) else None
             self._scores[name] = -number if number is not None and direction == "min" else number
         return self._scores[name]
-
-    def _state(self, name: CheckpointName) -> Any:
-        store = self._store
-        if store is None:
-            return read_json(self.root / str(name) / STATE_FILE)
-        return json.loads(store.get(f"{name}/{STATE_FILE}"))
 
     def _verifies(self, name: CheckpointName) -> bool:
         try:
@@ -401,12 +394,6 @@ class CheckpointFolder:
 
     def _name(self, step: int) -> CheckpointName:
         return CheckpointName(self.life, step, max(0, self._attempts.get(step, 0) - 1))
-
-    def _parsed(self, address: str) -> CheckpointName:
-        name = CheckpointName.parse(address.rpartition("/")[2])
-        if name is None:
-            raise CheckpointError(f"{address} is not the address of a checkpoint.", path=address)
-        return name
 
     def _published(self, files: Mapping[CheckpointName, Mapping[str, int]]) -> list[CheckpointName]:
         """Return the checkpoints that were published: in a local folder all, and a missing checksum is damage."""
@@ -483,24 +470,27 @@ def files_in(place: Path | Store) -> dict[CheckpointName, dict[str, int]]:
     files: dict[CheckpointName, dict[str, int]] = {}
     if isinstance(place, Path):
         for path in place.iterdir() if place.is_dir() else ():
-            if (name := CheckpointName.parse(path.name)) is not None:
-                files[name] = _sizes(path)
+            if (name := CheckpointName.parse(path.name)) is None:
+                continue
+            sizes = files[name] = {}
+            for parent, _, names in os.walk(path):
+                for file in (Path(parent, name) for name in names):
+                    with contextlib.suppress(FileNotFoundError):  # it is being removed
+                        sizes[file.relative_to(path).as_posix()] = file.stat().st_size
     else:
         for info in place.list():
-            folder, _, file = info.key.partition("/")
+            folder, _, key = info.key.partition("/")
             name = CheckpointName.parse(folder)
-            if file and name is not None and name.life != BEFORE_LIVES:
-                files.setdefault(name, {})[file] = info.num_bytes
+            if key and name is not None and name.life != BEFORE_LIVES:
+                files.setdefault(name, {})[key] = info.num_bytes
     return dict(sorted(files.items()))
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for parent, _, names in os.walk(folder):
-        for path in (Path(parent, name) for name in names):
-            with contextlib.suppress(FileNotFoundError):  # it is being removed
-                sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
-    return sizes
+def _parsed(address: str) -> CheckpointName:
+    name = CheckpointName.parse(address.rpartition("/")[2])
+    if name is None:
+        raise CheckpointError(f"{address} is not the address of a checkpoint.", path=address)
+    return name
 
 
 def newest_life(checkpoints: Path | Store) -> int:

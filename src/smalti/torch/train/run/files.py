@@ -287,7 +287,14 @@ def _packed(value: Any, where: str, tensors: "dict[str, torch.Tensor]") -> Any:
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_packed(each, f"{where}.{number}", tensors) for number, each in enumerate(value)]}
     if isinstance(value, Mapping):
-        _check_keys(value, where)
+        for key in value:
+            if key is not None and not isinstance(key, (str, int, float, bool)):
+                raise CheckpointError(
+                    f"{where} has a key of type {type(key).__name__}; a checkpoint holds texts and numbers."
+                )
+        names = sorted(map(str, value))
+        if len(set(names)) < len(names):
+            raise CheckpointError(f"{where} has keys with one name, such as 1 and '1': {names}; rename one.")
         name = "counter" if isinstance(value, Counter) else "dict"
         return {name: [[key, _packed(each, f"{where}.{key}", tensors)] for key, each in value.items()]}
     raise CheckpointError(
@@ -303,17 +310,6 @@ def _free_name(where: str, taken: "Mapping[str, torch.Tensor]") -> str:
         number += 1
         name = f"{where}#{number}"
     return name
-
-
-def _check_keys(value: Mapping[Any, Any], where: str) -> None:
-    names = [str(key) for key in value]
-    for key in value:
-        if key is not None and not isinstance(key, (str, int, float, bool)):
-            raise CheckpointError(
-                f"{where} has a key of type {type(key).__name__}; a checkpoint holds texts and numbers."
-            )
-    if len(set(names)) < len(names):
-        raise CheckpointError(f"{where} has keys with one name, such as 1 and '1': {sorted(names)}; rename one.")
 
 
 def _unpacked(packed: Any, tensors: "Mapping[str, torch.Tensor]") -> Any:

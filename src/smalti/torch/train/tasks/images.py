@@ -376,7 +376,14 @@ def as_pixels(images: Any, device: torch.device) -> Tensor:
 def normalised(pixels: Tensor, *, channels_last: bool) -> Tensor:
     """Return pixels of shape (n, 3, size, size), uint8 or floats in [0, 1], as the input of a model."""
     white = 1.0 if pixels.is_floating_point() else 255.0
-    floats = _as_floats(pixels)
+    is_dense = pixels.is_contiguous() or pixels.is_contiguous(memory_format=torch.channels_last)
+    if pixels.is_floating_point() or pixels.device.type != "cpu" or not is_dense or torch.compiler.is_compiling():
+        floats = pixels.to(torch.float32)
+    else:
+        # Of an array of this size, numpy asks the kernel for huge pages: torch's memory takes three times as long to
+        # fill. The memory format stays.
+        room = torch.from_numpy(np.empty(pixels.numel(), np.float32))
+        floats = room.as_strided(pixels.shape, pixels.stride()).copy_(pixels)
     mean, std = np.array(MEAN), np.array(STD)
     constants = np.stack([-mean / std, 1.0 / (white * std)]).astype(np.float32)
     shift, factor = sent(constants, floats.device)
@@ -389,16 +396,6 @@ def normalised(pixels: Tensor, *, channels_last: bool) -> Tensor:
     else:
         floats = torch.addcmul(shift.view(3, 1, 1), floats, factor.view(3, 1, 1))
     return floats.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
-
-
-def _as_floats(pixels: Tensor) -> Tensor:
-    """Return pixels as float32, in the same memory format."""
-    is_dense = pixels.is_contiguous() or pixels.is_contiguous(memory_format=torch.channels_last)
-    if pixels.is_floating_point() or pixels.device.type != "cpu" or not is_dense or torch.compiler.is_compiling():
-        return pixels.to(torch.float32)
-    # For an array of this size, numpy asks the kernel for huge pages: torch's memory takes three times as long to fill.
-    room = torch.from_numpy(np.empty(pixels.numel(), np.float32))
-    return room.as_strided(pixels.shape, pixels.stride()).copy_(pixels)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,12 @@ class MlflowRun:
     ) -> None:
         if find_spec("mlflow") is None:
             raise MissingDependency("`mlflow` needs MLflow's client: pip install 'smalti[mlflow]'.", package="mlflow")
-        self._config, self._server = config, server_of(config)
+        server = os.environ.get("MLFLOW_TRACKING_URI") if config.mlflow == FROM_ENVIRONMENT else config.mlflow
+        if not server:
+            raise SchemaError(
+                "`mlflow` is 'environment', and MLFLOW_TRACKING_URI is not set: set it, or give an address."
+            )
+        self._config, self._server = config, check_tracking_address(server)
         self._end_seconds, self._connect = end_seconds, connect or _connected
         self.link: str | None = None
         """Address of the run's page; None until the server has answered."""
@@ -215,68 +220,52 @@ class MlflowRun:
         return True
 
     def _record(self) -> None:
-        entities = _entities()
+        entities, client = _entities(), self._client
         if not self._is_begun:
-            self._begin()
+            if not self._run_id:
+                self._run_id = self._opened_run()  # before anything can fail: the next try must not make another run
+                page = f"experiments/{self._experiment_id}/runs/{self._run_id}"
+                # Other addresses, such as those of databases, open no page, and may contain secrets.
+                is_web = self._server.startswith(("http:", "https:"))
+                self.link = f"{self._server.rstrip('/')}/#/{page}" if is_web else page
+            while self._unsent:
+                sent = dict(list(self._unsent.items())[:_MAX_PARAMS])
+                client.log_batch(self._run_id, params=[entities.Param(name, text) for name, text in sent.items()])
+                self._unsent = {name: text for name, text in self._unsent.items() if name not in sent}
+            names = [name for name in ("life", "num_ranks", "num_hosts", "device") if name in self._start]
+            tags = [entities.RunTag(f"smalti.{name}", str(self._start[name])) for name in names]
+            client.log_batch(self._run_id, tags=tags)
+            self._is_begun = True
         for facts in list(self._data):
-            self._client.log_inputs(self._run_id, datasets=[_dataset_of(facts, self._data_address)])
+            client.log_inputs(self._run_id, datasets=[_dataset_of(facts, self._data_address)])
             self._data.remove(facts)
         while self._metrics:
-            sent = self._metrics[:_MAX_METRICS]
-            self._client.log_batch(self._run_id, metrics=[entities.Metric(*figure) for figure in sent])
-            del self._metrics[: len(sent)]
-
-    def _begin(self) -> None:
-        entities, client = _entities(), self._client
-        if not self._run_id:
-            self._run_id = self._opened_run()  # before anything else can fail: the next try must not make another run
-            page = f"experiments/{self._experiment_id}/runs/{self._run_id}"
-            # Other addresses, such as those of databases, open no page, and may contain secrets.
-            is_web = self._server.startswith(("http:", "https:"))
-            self.link = f"{self._server.rstrip('/')}/#/{page}" if is_web else page
-        while self._unsent:
-            sent = dict(list(self._unsent.items())[:_MAX_PARAMS])
-            client.log_batch(self._run_id, params=[entities.Param(name, text) for name, text in sent.items()])
-            self._unsent = {name: text for name, text in self._unsent.items() if name not in sent}
-        names = [name for name in ("life", "num_ranks", "num_hosts", "device") if name in self._start]
-        tags = [entities.RunTag(f"smalti.{name}", str(self._start[name])) for name in names]
-        client.log_batch(self._run_id, tags=tags)
-        self._is_begun = True
+            figures = self._metrics[:_MAX_METRICS]
+            client.log_batch(self._run_id, metrics=[entities.Metric(*figure) for figure in figures])
+            del self._metrics[: len(figures)]
 
     def _opened_run(self) -> str:
         """Return the run of an earlier life, or one that is made now, whose parameters are then still to be sent."""
-        client, run_dir = self._client, self._config.run_dir
-        self._experiment_id = self._experiment()
-        earlier = self._earlier_run() if self._start.get("life") else None
-        if earlier is not None:
-            client.update_run(earlier, status="RUNNING")
-            return earlier
+        client, run_dir, name = self._client, self._config.run_dir, self._config.mlflow_experiment or "smalti"
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            try:
+                self._experiment_id = str(client.create_experiment(name))
+            except Exception:
+                experiment = client.get_experiment_by_name(name)  # by another run, meanwhile
+                if experiment is None:
+                    raise
+        if experiment is not None:
+            self._experiment_id = str(experiment.experiment_id)
+        if self._start.get("life") and "'" not in run_dir:  # which the filter cannot hold
+            wanted = f"tags.`{_RUN_DIR_TAG}` = '{run_dir}'"
+            for run in client.search_runs([self._experiment_id], wanted, max_results=1, order_by=["start_time DESC"]):
+                client.update_run(str(run.info.run_id), status="RUNNING")
+                return str(run.info.run_id)
         tags = {_RUN_DIR_TAG: run_dir, "mlflow.source.name": "smalti", "mlflow.source.type": "JOB"}
         run = client.create_run(self._experiment_id, tags=tags, run_name=run_dir.rstrip("/").rpartition("/")[2])
         self._unsent = dict(self._parameters)
         return str(run.info.run_id)
-
-    def _experiment(self) -> str:
-        name = self._config.mlflow_experiment or "smalti"
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is not None:
-            return str(experiment.experiment_id)
-        try:
-            return str(self._client.create_experiment(name))
-        except Exception:
-            experiment = self._client.get_experiment_by_name(name)  # by another run, meanwhile
-            if experiment is None:
-                raise
-            return str(experiment.experiment_id)
-
-    def _earlier_run(self) -> str | None:
-        run_dir = self._config.run_dir
-        if "'" in run_dir:  # the filter cannot hold it
-            return None
-        runs = self._client.search_runs(
-            [self._experiment_id], f"tags.`{_RUN_DIR_TAG}` = '{run_dir}'", max_results=1, order_by=["start_time DESC"]
-        )
-        return str(runs[0].info.run_id) if runs else None
 
     def _log_model(self) -> None:
         client, run_id = self._client, self._run_id
@@ -290,21 +279,6 @@ class MlflowRun:
             client.log_model_artifacts(model.model_id, str(served))
             client.finalize_logged_model(model.model_id, "READY")
             client.log_outputs(run_id, [_entities().LoggedModelOutput(model.model_id, self._last_step)])
-
-
-def server_of(config: RunConfig) -> str:
-    """Return the address of the tracking server.
-
-    Raises:
-        SchemaError: there is none, or it contains a password.
-    """
-    address = config.mlflow or ""
-    if address == FROM_ENVIRONMENT:
-        address = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if not address:
-        raise SchemaError("`mlflow` is 'environment', and MLFLOW_TRACKING_URI is not set: set it, or give an address.")
-    check_tracking_address(address)
-    return address
 
 
 def _connected(server: str) -> Any:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -28,9 +28,6 @@ from smalti.redaction import redact_value
 from smalti.storage import open_store
 from smalti.torch.train.config import RunConfig, TrainConfig
 from smalti.torch.train.run.events import Event, OnEvent, figures_of
-
-if TYPE_CHECKING:
-    from smalti.torch.train.tracking.mlflow_run import MlflowRun
 
 log = logging.getLogger("smalti.train")
 
@@ -83,7 +80,7 @@ def tracked(config: RunConfig, argument: Any, on_event: OnEvent | None) -> Itera
             link()
 
 
-def _trackers(config: RunConfig, argument: Any) -> "dict[str, EventFiles | MlflowRun | Progress]":
+def _trackers(config: RunConfig, argument: Any) -> dict[str, Any]:
     trackers: dict[str, Any] = {}
     if config.tensorboard:
         trackers["tensorboard"] = EventFiles(config)
@@ -198,13 +195,11 @@ class Progress:
         if now - self._last_line >= LINE_SECONDS and not self._is_brief:
             self._last_line = now
             of = f" of {self._total}" if self._total else ""
-            self._say(f"step {step}{of}: {_described(self._seen)}{self._remaining(step, now)}")
-
-    def _remaining(self, step: int, now: float) -> str:
-        if self._total is None or self._first is None or step <= self._first[0]:
-            return ""
-        seconds = (now - self._first[1]) * (self._total - step) / (step - self._first[0])
-        return f", {tqdm.format_interval(max(0.0, seconds))} left"
+            remaining = ""
+            if self._total is not None and self._first is not None and step > self._first[0]:
+                seconds = (now - self._first[1]) * (self._total - step) / (step - self._first[0])
+                remaining = f", {tqdm.format_interval(max(0.0, seconds))} left"
+            self._say(f"step {step}{of}: {_described(self._seen)}{remaining}")
 
     def _say(self, line: str) -> None:
         if self._bar is None:

@@ -357,9 +357,14 @@ def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig,
                 outcome = judged(task, model, batch, config)
             loss, scores = sums_of(outcome, batch)
             sums.add(Sums(float(loss), {name: float(value) for name, value in scores.items()}, batch.num_real))
-            if metrics and batch.num_real:
-                _update(metrics, outcome, batch)
-                updated = True
+            for name, metric in metrics.items() if batch.num_real else ():
+                if outcome.outputs is None or outcome.targets is None:
+                    raise TrainingError(
+                        f"metric `{name}` is computed of outputs and targets, and the task's loss returned none: "
+                        "return `Outcome(losses, outputs=..., targets=...)`."
+                    )
+                real, updated = batch.weights > 0, True
+                metric.to(batch.weights.device).update(outcome.outputs[real], outcome.targets[real])
             if report is not None:
                 report.add(batch, outcome)
     total = Sums()
@@ -368,17 +373,6 @@ def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig,
     means = total.means(total.values)
     figures = {"loss": means["loss"], **task.figures(means), **merged_metrics(metrics, ranks, updated=updated)}
     return Scores(round(total.num_samples), means["loss"], figures, {} if report is None else report.summary(ranks))
-
-
-def _update(metrics: Mapping[str, Any], outcome: Outcome, batch: Batch) -> None:
-    real = batch.weights > 0
-    for name, metric in metrics.items():
-        if outcome.outputs is None or outcome.targets is None:
-            raise TrainingError(
-                f"metric `{name}` is computed of outputs and targets, and the task's loss returned none: return "
-                "`Outcome(losses, outputs=..., targets=...)`."
-            )
-        metric.to(batch.weights.device).update(outcome.outputs[real], outcome.targets[real])
 
 
 def merged_metrics(metrics: Mapping[str, Any], ranks: Ranks, *, updated: bool) -> dict[str, float]:
