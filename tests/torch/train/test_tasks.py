@@ -1,6 +1,8 @@
 """Tasks: the examples and a user's learn, report exact figures, resume with the same bits, and are loaded again."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +97,19 @@ def test_a_regression_learns_and_its_figures_are_those_of_all_held_out_rows(conf
     assert result.metrics["r2"] > 0.9
     assert (result.accuracy, result.main_metric, result.higher_is_better) == (None, "mean_squared_error", False)
     assert config.task == TABULAR["task"]
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "arguments", "figure"),
+    [("tabular_regression", ("y", "a", "b"), "mean_squared_error"), ("language_model", ("7",), "perplexity")],
+)
+def test_an_example_trains_as_a_program(rows, tmp_path, program, arguments, figure):
+    path = Path(__file__).parents[3] / "examples" / f"{program}.py"
+    words = [sys.executable, str(path), str(rows), str(tmp_path / "run"), *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=500, check=False)
+    assert f"'{figure}'" in done.stdout, done.stderr
 
 
 def test_the_target_may_be_scaled_and_the_figures_are_in_its_own_units(configured):
