@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from smalti.catalog import Draft, load_manifest, new_write_id, publish, verify
+from smalti.catalog.digest import digest_of
 from smalti.catalog.table.arrow import emit_table, parse_table
-from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import CatalogError, IndexFileError
 from smalti.format import FileInfo, Schema, ShardInfo, parse_index, text_schema
 from tests.format.text_sets import COLUMNS, KINDS, builder

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from smalti.catalog import history, load_manifest, publish, rollback, vacuum, verify
+from smalti.catalog.digest import digest_of
 from smalti.catalog.header import FOLDER, INDEX
 from smalti.catalog.manifest import stored_bytes
 from smalti.catalog.opening import find_newest
@@ -15,7 +16,6 @@ from smalti.catalog.publishing import replace_content
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import ColumnsEntry
 from smalti.catalog.table.arrow import emit_table
-from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import (
     CatalogError,
     ChecksumMismatch,

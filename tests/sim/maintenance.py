@@ -6,12 +6,12 @@ from itertools import groupby
 from typing import Any
 
 from smalti.catalog import Draft, Manifest, load_manifest, publishing, tag, untag
+from smalti.catalog.digest import digest_of
 from smalti.catalog.opening import read_tag
 from smalti.catalog.publishing import check_stored
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import ColumnsEntry, columns_of
 from smalti.catalog.table.arrow import emit_table
-from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import (
     CommitConflict,
     CommitUnknown,

@@ -15,7 +15,7 @@ from smalti.cache.blocks import MAX_KEPT_BYTES, BlockReader, Rows
 from smalti.cache.mapping import OpenShards
 from smalti.cache.sources import NONE, ShardSources
 from smalti.cache.stats import Counters
-from smalti.catalog.table.shard_table import has_block_lists
+from smalti.catalog.table.shard_table import block_files_of
 from smalti.format.reading.shard import PartialShard
 from smalti.process import PerProcess
 
@@ -42,7 +42,7 @@ class PartialReads:
     ) -> None:
         self._sources, self._opened, self._counters, self._fetch_ahead = sources, opened, counters, fetch_ahead
         self.is_possible = any(
-            source.options.mode == NONE or has_block_lists(source.shards) for source in sources.sources
+            source.options.mode == NONE or block_files_of(source.shards) for source in sources.sources
         )
         """True if some shards may be read in blocks."""
         self.reads_without_copies = any(source.options.mode == NONE for source in sources.sources)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from smalti.catalog.table.content import TableContent
 from smalti.catalog.table.segment_list import scheme_of, segment_shards_of
 from smalti.catalog.table.shard_table import ShardTable
-from smalti.format import ShardInfo
+from smalti.format import FileInfo, Schema, ShardInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +40,8 @@ _ROWS_AT_ONCE = 1 << 14
 _HEADING = ("schema", "partition", "format", "newline", "separator")
 """Columns of a shard table whose values make up the first kind of line."""
 _HASH = '": "[0-9a-f]+"'
+NAMES_HEAD = b"smalti-manifest-1\n"
+_quoted = json.encoder.encode_basestring_ascii
 
 
 def content_scheme(segment_shards: int | None) -> str:
@@ -134,7 +136,9 @@ def _hashes(hashes: "pa.Array", names: "pa.Array") -> "pa.Array":
     import pyarrow.compute as pc
 
     forms = pc.unique(pc.replace_substring_regex(hashes, _HASH, '": ""'))
-    if all(form is None or _is_canonical(form) for form in forms.to_pylist()) and hashes.null_count == names.null_count:
+    parsed = {form: json.loads(form) for form in forms.to_pylist() if form is not None}
+    is_canonical = all(value and json.dumps(value, sort_keys=True) == form for form, value in parsed.items())
+    if is_canonical and hashes.null_count == names.null_count:
         return hashes
     texts = [
         None if name is None else json.dumps(json.loads(text or "null") or name, sort_keys=True)
@@ -143,6 +147,38 @@ def _hashes(hashes: "pa.Array", names: "pa.Array") -> "pa.Array":
     return pa.array(texts, pa.string())
 
 
-def _is_canonical(text: str) -> bool:
-    found = json.loads(text)
-    return bool(found) and json.dumps(found, sort_keys=True) == text
+def digest_of(shards: Iterable[ShardInfo]) -> str:
+    """Return the SHA-256, hex, of the canonical JSON of all shards (schema, counts, names, sizes, hashes, split)."""
+    digest = hashlib.sha256(NAMES_HEAD)
+    columns: dict[Schema, str] = {}
+    ends: dict[tuple[Any, ...], str] = {}
+    for shard in shards:
+        schema = columns.get(shard.schema)
+        if schema is None:
+            schema = canonical([shard.schema.names, shard.schema.encodings, shard.schema.sizes])
+            columns[shard.schema] = schema
+        common = (shard.compression, shard.hash_names, shard.size_limit)
+        end = ends.get(common)
+        if end is None:
+            end = ends[common] = canonical(common)[1:-1]
+        row = f"{canonical(shard.partition)},{shard.samples},{_file_text(shard.raw)},{_file_text(shard.zip)},{end}"
+        if shard.meta is not None:  # text shards only, so that digests of MDS sets do not change
+            marks = canonical([shard.format, shard.newline, shard.separator])[1:-1]
+            row += f",{marks},{_file_text(shard.meta)},{_file_text(shard.zip_meta)}"
+        elif shard.format != "mds":
+            row += f",{canonical(shard.format)}"
+        digest.update(f"{schema}[{row}]\n".encode())
+    return digest.hexdigest()
+
+
+def canonical(value: Any) -> str:
+    """Return the JSON without spaces over which digests are computed."""
+    return "null" if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _file_text(file: FileInfo | None) -> str:
+    """Return the canonical JSON of a file; formatted by hand, because an encoder takes seconds for a million files."""
+    if file is None:
+        return "null"
+    hashes = ",".join([f"{_quoted(name)}:{_quoted(digest)}" for name, digest in sorted(file.hashes.items())])
+    return f"[{_quoted(file.basename)},{file.num_bytes},{{{hashes}}}]"

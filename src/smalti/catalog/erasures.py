@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from smalti.catalog.header import Header
-from smalti.catalog.sidecars import ipc_file, load_object, store_object
+from smalti.catalog.sidecars import load_object, store_object
+from smalti.catalog.table.arrow import ipc_file
 from smalti.errors import IndexFileError
 from smalti.storage import Store
 

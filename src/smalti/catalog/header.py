@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smalti.catalog.digest import digest_of_shards, is_content, version_digest
+from smalti.catalog.digest import digest_of, digest_of_shards, is_content, version_digest
 from smalti.catalog.manifest import ROW_HASH, Annotations, Manifest, VersionFacts, shared_fields
 from smalti.catalog.table.arrow import load_table
 from smalti.catalog.table.segment_list import segment_shards_of
 from smalti.catalog.table.segments import load_segments
-from smalti.catalog.table.shard_table import ShardTable, digest_of, segments_in
+from smalti.catalog.table.shard_table import ShardTable, samples_of, segments_in
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo, load_strict, text_schema
 from smalti.storage import Store
@@ -136,23 +136,9 @@ def parse_header(data: bytes, *, where: str) -> Header:
             raise IndexFileError(f"version header {where}: field {name!r} {fault} ({value!r:.80})", key=where)
         values[name] = tuple(value) if isinstance(value, list) else value
     header = Header(**values)
-    _check_values(header, found["smalti"], where)
-    return header
-
-
-def _format_of(digest_scheme: str) -> int | None:
-    """Return the format of headers with this scheme; None for a scheme that is not known."""
-    if is_content(digest_scheme):
-        return CONTENT_FORMAT
-    if segment_shards_of(digest_scheme) is not None:
-        return SEGMENTED_FORMAT
-    return None if digest_scheme else HEADER_FORMAT
-
-
-def _check_values(header: Header, header_format: Any, where: str) -> None:
-    if header_format != _format_of(header.digest_scheme):
+    if found["smalti"] != _format_of(header.digest_scheme):
         raise IndexFileError(
-            f"version header {where} of format {header_format} has the digest scheme {header.digest_scheme!r:.40}: "
+            f"version header {where} of format {found['smalti']} has the digest scheme {header.digest_scheme!r:.40}: "
             "update smalti",
             key=where,
         )
@@ -170,6 +156,16 @@ def _check_values(header: Header, header_format: Any, where: str) -> None:
                 f"{getattr(header, name)!r:.80}",
                 key=where,
             )
+    return header
+
+
+def _format_of(digest_scheme: str) -> int | None:
+    """Return the format of headers with this scheme; None for a scheme that is not known."""
+    if is_content(digest_scheme):
+        return CONTENT_FORMAT
+    if segment_shards_of(digest_scheme) is not None:
+        return SEGMENTED_FORMAT
+    return None if digest_scheme else HEADER_FORMAT
 
 
 def parse_json(data: bytes, *, where: str) -> dict[str, Any]:
@@ -213,7 +209,7 @@ def read_manifest(store: Store, header: Header, *, recount: bool = True) -> Mani
         IndexFileError: the shard table is missing, was changed, or contradicts the header.
     """
     shards = _read_table(store, header)
-    rows, digest = shards.num_samples, header.digest
+    rows, digest = samples_of(shards), header.digest
     if recount or header.is_segmented:
         digest = digest_by(header.digest_scheme, shards, header.logical)
     if (digest, rows, len(shards)) != (header.digest, header.rows, header.num_shards):

@@ -37,6 +37,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from smalti.catalog.commit import ATTEMPTS, put_and_check
+from smalti.catalog.digest import digest_of
+from smalti.catalog.foreign_index import read_regular
 from smalti.catalog.header import (
     FOLDER,
     INDEX,
@@ -49,9 +51,7 @@ from smalti.catalog.header import (
 )
 from smalti.catalog.manifest import Manifest
 from smalti.catalog.sidecars import columns_of
-from smalti.catalog.table.arrow import read_regular
-from smalti.catalog.table.segments import samples_of_split
-from smalti.catalog.table.shard_table import ShardTable, digest_of, samples_of
+from smalti.catalog.table.shard_table import ShardTable, samples_of, samples_of_split
 from smalti.errors import CatalogError, IndexFileError, StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.format import MAX_INDEX_BYTES, BlockList, ShardInfo, check_basename, emit_index
 from smalti.format.index import FILE_KINDS, MAX_STORED_BYTES
@@ -309,7 +309,11 @@ def _write(store: Store, manifest: Manifest, stale: set[str], *, lists_shards: b
             own = extra | {"split": split, "rows": samples_of_split(manifest.shards, split)}
             replace_index(store, key, unlisted_index(manifest, own), manifest.version)
     for split in sorted(stale):
-        _remove_older(store, f"{split}/{INDEX}", manifest.version)
+        key = f"{split}/{INDEX}"
+        with suppress(StoreNotFound):
+            # unless a newer version or no version has it
+            if 0 < version_of_index(store.get_limited(key, MAX_INDEX_BYTES)) <= manifest.version:
+                delete_own(store, key)
     if lists_shards:
         put_index(store, INDEX, manifest.shards, {EXTRA: extra | _hashes(manifest.shards)})
     else:
@@ -346,22 +350,17 @@ def check_readable(header: Header, *, where: str) -> None:
     """
     try:
         data = header.emit()
-        is_equal = parse_header(data, where=header_key(header.version)).emit() == data
+        if parse_header(data, where=header_key(header.version)).emit() != data:
+            raise IndexFileError("the header that is read differs from the one that is written")
         columns_of(header.sidecars)
         facts = json.dumps({EXTRA: _facts(header, header.columns)}, allow_nan=False)
         parse_json(facts.encode("ascii"), where=INDEX)
     except (IndexFileError, ValueError, TypeError, RecursionError) as error:
-        raise _not_readable(header, where, str(error)) from error
-    if not is_equal:
-        raise _not_readable(header, where, "the header that is read differs from the one that is written")
-
-
-def _not_readable(header: Header, where: str, why: str) -> CatalogError:
-    return CatalogError(
-        f"{where}: version {header.version} could not be read back, so it was not published: {why}. Look at its "
-        "lineage, metadata, types and columns, and write again",
-        version=header.version,
-    )
+        raise CatalogError(
+            f"{where}: version {header.version} could not be read back, so it was not published: {error}. Look at its "
+            "lineage, metadata, types and columns, and write again",
+            version=header.version,
+        ) from error
 
 
 def unlisted_index(manifest: Manifest, extra: Mapping[str, Any]) -> bytes:
@@ -379,16 +378,6 @@ def _hashes(shards: Sequence[ShardInfo], folder: str = "") -> dict[str, Any]:
         return {}
     beside = encode_block_lists(shards, folder) | encode_unlisted_hashes(shards)
     return beside if folder else beside | {LISTED: digest_of(shards)}
-
-
-def _remove_older(store: Store, key: str, version: int) -> None:
-    """Remove the index file of a split that this version does not have, unless a newer version or no version has it."""
-    try:
-        shown = version_of_index(store.get_limited(key, MAX_INDEX_BYTES))
-    except StoreNotFound:
-        return
-    if 0 < shown <= version:
-        delete_own(store, key)
 
 
 def put_index(store: Store, key: str, shards: Sequence[ShardInfo], extra: Mapping[str, Any], folder: str = "") -> None:

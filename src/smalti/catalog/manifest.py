@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from difflib import get_close_matches
 from typing import Any
 
-from smalti.catalog.table.shard_table import ShardTable, check_shards
+from smalti.catalog.table.shard_table import check_shards, num_bytes_of, of_split, partitions_of
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import Schema, ShardInfo, load_strict
 from smalti.format.hashing import MODULUS
@@ -97,11 +97,7 @@ class Manifest(Annotations, VersionFacts):
         """
         if split is None:
             return self.shards
-        chosen: Sequence[ShardInfo] = (
-            self.shards.of_partition(split)
-            if isinstance(self.shards, ShardTable)
-            else tuple(shard for shard in self.shards if shard.partition == split)
-        )
+        chosen = of_split(self.shards, split)
         if not chosen:
             names = ", ".join(map(repr, self.partitions)) or "none (open it without `split`)"
             near = get_close_matches(split, self.partitions, 1)
@@ -199,18 +195,6 @@ def check_json(name: str, value: Mapping[str, Any]) -> None:
             f"`{name}` could not be read back ({error.message}); expected strict JSON of at most {MAX_VALUE_DEPTH} "
             "levels, each key once in its object. Make it simpler"
         ) from error
-
-
-def partitions_of(shards: Sequence[ShardInfo]) -> tuple[str, ...]:
-    """Return the names of the splits of these shards, sorted."""
-    if isinstance(shards, ShardTable):
-        return shards.partitions
-    return tuple(sorted({shard.partition for shard in shards if shard.partition is not None}))
-
-
-def num_bytes_of(shards: Sequence[ShardInfo]) -> int:
-    """Return the bytes of all these shards as stored."""
-    return shards.num_bytes if isinstance(shards, ShardTable) else sum(map(stored_bytes, shards))
 
 
 def stored_bytes(shard: ShardInfo) -> int:

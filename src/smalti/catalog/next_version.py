@@ -36,7 +36,7 @@ from smalti.catalog.header import (
     read_manifest,
 )
 from smalti.catalog.index import MANY_SHARDS
-from smalti.catalog.manifest import Draft, Manifest, add_row_hashes, num_bytes_of, partitions_of, shared_fields
+from smalti.catalog.manifest import Draft, Manifest, add_row_hashes, shared_fields
 from smalti.catalog.sidecars import check_no_added_columns, sidecars_after
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.arrow import created_bytes, emit_table, parse_table, table_of
@@ -47,6 +47,8 @@ from smalti.catalog.table.shard_table import (
     TableFile,
     TableFiles,
     check_shards,
+    num_bytes_of,
+    partitions_of,
     samples_of,
     segments_in,
 )
@@ -257,7 +259,7 @@ def _put_segments(
     if len(data) > tables.MAX_LIST_BYTES:
         raise CatalogError(
             f"{store.url}: the list of the {len(files)} segments of the shard table would have {len(data)} bytes, of "
-            f"which readers accept {tables.MAX_LIST_BYTES}; {len(found.partitions)} splits are too many for "
+            f"which readers accept {tables.MAX_LIST_BYTES}; {len(partitions_of(found))} splits are too many for "
             f"{len(found)} shards. Nothing was published",
         )
     return *_put_table(store, data, parent, SEGMENT_LIST_SUFFIX), found

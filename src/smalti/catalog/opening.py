@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from smalti.catalog.digest import CONTENT, digest_of_shards, is_content
+from smalti.catalog.digest import CONTENT, digest_of, digest_of_shards, is_content
 from smalti.catalog.header import (
     FOLDER,
     INDEX,
@@ -33,7 +33,7 @@ from smalti.catalog.index import (
     peek_index,
 )
 from smalti.catalog.manifest import Manifest, VersionInfo, shared_fields
-from smalti.catalog.table.shard_table import ShardTable, digest_of, samples_of, segments_in
+from smalti.catalog.table.shard_table import ShardTable, samples_of, segments_in
 from smalti.errors import (
     ArgumentError,
     CatalogError,
@@ -381,19 +381,17 @@ def history(place: Place) -> list[VersionInfo]:
         return []
     expired = set(() if newest.header is None else newest.header.expired)
     known = {} if newest.header is None else {newest.header.version: newest.header}
-    entries = (_entry(store, version, known, expired) for version in range(1, newest.last + 1))
-    return [entry for entry in entries if entry is not None]
-
-
-def _entry(store: Store, version: int, known: dict[int, Header], expired: set[int]) -> VersionInfo | None:
-    """Return the entry of a version in the history; None if there is no such version."""
-    try:
-        header = known.get(version) or read_header(store, version)
-    except StoreNotFound:
-        return None
-    except IndexFileError as error:
-        return VersionInfo(version=version, digest="", rows=0, num_shards=0, num_bytes=0, problem=error.message)
-    return VersionInfo(**shared_fields(header, VersionInfo), is_expired=version in expired)
+    entries = []
+    for version in range(1, newest.last + 1):
+        with suppress(StoreNotFound):
+            try:
+                header = known.get(version) or read_header(store, version)
+            except IndexFileError as error:
+                unknown = VersionInfo(version=version, digest="", rows=0, num_shards=0, num_bytes=0)
+                entries.append(replace(unknown, problem=error.message))
+            else:
+                entries.append(VersionInfo(**shared_fields(header, VersionInfo), is_expired=version in expired))
+    return entries
 
 
 def no_shard_set(store: Store) -> StoreNotFound:
@@ -525,7 +523,10 @@ def read_tag(store: Store, name: str) -> Tag:
         newest = find_newest(store, lenient=True)
         if newest.header is None and newest.index is None:
             raise no_shard_set(store) from error
-        raise VersionNotFound(f"{store.url} has no tag {name!r}{_list_for_message(store)}", tag=name) from error
+        listed = ""
+        with suppress(StoreError):  # credentials that may read are not always allowed to list
+            listed = f"; its tags: {', '.join(map(repr, read_tags(store))) or 'none'}"
+        raise VersionNotFound(f"{store.url} has no tag {name!r}{listed}", tag=name) from error
 
 
 def _read(store: Store, name: str) -> Tag:
@@ -553,12 +554,6 @@ def parse_tag(store: Store, name: str, data: bytes) -> Tag:
     if not isinstance(metadata, dict):
         raise IndexFileError(f"{store.locate(key)}: expected metadata by name, found {metadata!r:.60}", key=key)
     return Tag(name, version, metadata)
-
-
-def _list_for_message(store: Store) -> str:
-    with suppress(StoreError):  # credentials that may read are not always allowed to list
-        return f"; its tags: {', '.join(map(repr, read_tags(store))) or 'none'}"
-    return ""
 
 
 def tag_key(name: str) -> str:

@@ -15,7 +15,7 @@ Intended behaviour; anything else is a bug:
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal
@@ -33,7 +33,7 @@ from smalti.catalog.manifest import Draft, Manifest, new_write_id
 from smalti.catalog.next_version import VersionStep, header_of_draft, next_header
 from smalti.catalog.opening import Newest, find_newest, header_of
 from smalti.catalog.table.segments import shards_only_in
-from smalti.catalog.table.shard_table import ShardTable
+from smalti.catalog.table.shard_table import stored_sizes_of
 from smalti.errors import (
     ArgumentError,
     CatalogError,
@@ -197,7 +197,12 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
         raise VersionNotFound(f"{store.url} has no versions to roll back to", version=version)
     if write_id is not None and write_id in newest.writes:
         return _finish(store, _header_of_write(store, newest, write_id))
-    target = _target(store, newest, version)
+    if version in newest.expired:
+        raise VersionNotFound(
+            f"{store.url}: version {version} was vacuumed: its shards were removed, or are being removed",
+            version=version,
+        )
+    target = header_of(store, version)
     if target.has_files_of(newest) and found.unreadable is None:
         return _finish(store, newest)
     _check_rolled_back(store, newest, target)
@@ -401,16 +406,6 @@ def _header_of_write(store: Store, newest: Header, write_id: str) -> Header:
     return read_header(store, version)
 
 
-def _target(store: Store, newest: Header, version: int) -> Header:
-    """Read the header of the version to roll back to."""
-    if version in newest.expired:
-        raise VersionNotFound(
-            f"{store.url}: version {version} was vacuumed: its shards were removed, or are being removed",
-            version=version,
-        )
-    return header_of(store, version)
-
-
 def _finish(
     store: Store, header: Header, shards: Sequence[ShardInfo] | None = None, *, lists_all: bool = False
 ) -> Manifest:
@@ -462,37 +457,25 @@ def check_stored(store: Store, shards: Sequence[ShardInfo], write_id: str) -> No
     is_listed[order] = listed
     files = (file for shard in shards for file in shard.stored_files)
     for file, is_there in zip(files, is_listed.tolist(), strict=True):
-        if not is_there:
-            _check_file(store, file.basename, file.num_bytes)
+        if is_there:
+            continue
+        where, key = store.locate(file.basename), file.basename
+        try:
+            found_bytes = store.size(key)
+        except StoreNotFound as error:
+            raise CatalogError(f"shard {where} is not in the store; nothing was published", key=key) from error
+        if found_bytes != file.num_bytes:
+            raise CatalogError(
+                f"shard {where} has {found_bytes} bytes, its writer says {file.num_bytes}: the upload is incomplete; "
+                "nothing was published",
+                key=key,
+            )
 
 
 def _hashed(files: Sequence[tuple[str, int]]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the hashes of the names, and the sizes."""
     hashes = np.array([xxh3_64_intdigest(name.encode()) for name, _ in files], np.uint64)
     return hashes, np.array([num_bytes for _, num_bytes in files], np.int64)
-
-
-def stored_sizes_of(shards: Sequence[ShardInfo]) -> Iterator[list[tuple[str, int]]]:
-    """Yield the name and size in bytes of every stored file, some thousands at a time."""
-    if isinstance(shards, ShardTable):
-        yield from shards.stored_sizes()
-        return
-    files = ((file.basename, file.num_bytes) for shard in shards for file in shard.stored_files)
-    while batch := list(islice(files, _BATCH)):
-        yield batch
-
-
-def _check_file(store: Store, key: str, expected: int) -> None:
-    try:
-        found = store.size(key)
-    except StoreNotFound as error:
-        raise CatalogError(f"shard {store.locate(key)} is not in the store; nothing was published", key=key) from error
-    if found != expected:
-        raise CatalogError(
-            f"shard {store.locate(key)} has {found} bytes, its writer says {expected}: the upload is incomplete; "
-            "nothing was published",
-            key=key,
-        )
 
 
 def _folder(basename: str, write_id: str) -> str:

@@ -17,7 +17,6 @@ compaction transfers it to the shards that it makes (`SourceTable.moved`).
 """
 
 import hashlib
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smalti.catalog.digest import digest_of
 from smalti.catalog.header import Header
-from smalti.catalog.manifest import ROW_HASH, Draft, Manifest, num_bytes_of
-from smalti.catalog.table.arrow import emit_table, load_table
+from smalti.catalog.manifest import ROW_HASH, Draft, Manifest
+from smalti.catalog.table.arrow import emit_table, ipc_file, load_table
 from smalti.catalog.table.content import MAX_TABLE_BYTES
-from smalti.catalog.table.shard_table import ShardTable, block_files_of, digest_of, sizes_of
+from smalti.catalog.table.shard_table import ShardTable, block_files_of, kinds_of, num_bytes_of, sizes_of
 from smalti.errors import IndexFileError, SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardInfo
 from smalti.format.index import check_basename
@@ -178,7 +178,7 @@ def aligned_shards(store: Store, entry: ColumnsEntry, main: Sequence[ShardInfo])
     found = shards_of(store, entry)
     expected = Schema.from_columns(entry.columns, allow_unsafe_types=True).columns()
     fits = np.array_equal(sizes_of(found), sizes_of(main))
-    if not fits or any(kind.schema.columns() != expected for kind in found.kinds):
+    if not fits or any(kind.schema.columns() != expected for kind in kinds_of(found)):
         raise IndexFileError(
             f"{store.locate(entry.table_key)}: the shards of the added columns "
             f"{', '.join(entry.columns)} do not fit the {len(main)} shards that they were added to",
@@ -397,16 +397,6 @@ def split_runs(runs: Iterable[SampleRun], shards: Sequence[ShardInfo]) -> dict[s
     if run is not None:
         raise SmaltiError(f"{run.rows} samples of {run.path} or more are in no shard; nothing was published")
     return found
-
-
-def ipc_file(table: "pa.Table") -> bytes:
-    """Return the table as a compressed Arrow file."""
-    import pyarrow as pa
-
-    sink = io.BytesIO()
-    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
 
 
 def _schema() -> "pa.Schema":

@@ -30,11 +30,10 @@ from smalti.catalog.opening import (
     headers_before,
     open_version,
 )
-from smalti.catalog.publishing import stored_sizes_of
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import columns_of, live_keys, objects_of, shards_of
 from smalti.catalog.table.segments import tables_in
-from smalti.catalog.table.shard_table import block_files_of
+from smalti.catalog.table.shard_table import block_files_of, stored_sizes_of
 from smalti.errors import CatalogError, DatasetExists, StoreNotFound, VersionNotFound
 from smalti.exchange.transfer import BlockFile, hashed, is_whole
 from smalti.format import ShardInfo

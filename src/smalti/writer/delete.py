@@ -20,10 +20,10 @@ import numpy as np
 
 from smalti.catalog import Draft, Manifest, load_manifest
 from smalti.catalog.erasures import ERASED, Erasure
-from smalti.catalog.manifest import num_bytes_of, row_hash_text, stored_bytes
+from smalti.catalog.manifest import row_hash_text, stored_bytes
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import SampleRun, SourceRecord, SourceTable
-from smalti.catalog.table.shard_table import written_keys
+from smalti.catalog.table.shard_table import num_bytes_of, written_keys
 from smalti.errors import ArgumentError, CatalogError
 from smalti.format import ShardInfo
 from smalti.format.index import PARQUET

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from smalti.catalog import Draft, load_manifest, publish
+from smalti.catalog.digest import digest_of
 from smalti.catalog.opening import WantedVersion, open_version
 from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
-from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import IndexFileError
 from smalti.format import BlockList, FileInfo, Schema, ShardInfo
 from tests.stores import MemoryStore

@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from smalti.catalog import load_manifest
-from smalti.catalog.table.arrow import read_regular
-from smalti.catalog.table.shard_table import digest_of
+from smalti.catalog.digest import digest_of
+from smalti.catalog.foreign_index import read_regular
+from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import IndexFileError
 from smalti.format import emit_index, parse_index
 from tests.catalog.table.tables import many_shards
@@ -136,7 +137,7 @@ def test_a_large_set_of_another_writer_opens_by_arrow_as_by_the_parser():
     by_parser = load_manifest(large_index(lambda text: json.dumps(json.loads(text))))
     spaced = load_manifest(large_index(lambda text: json.dumps(json.loads(text), indent=1)))
     assert by_arrow == by_parser == spaced
-    assert (by_arrow.version, len(by_arrow.shards), by_arrow.rows) == (0, 3000, sum(by_arrow.shards.sizes))
+    assert (by_arrow.version, len(by_arrow.shards), by_arrow.rows) == (0, 3000, sum(sizes_of(by_arrow.shards)))
     assert type(spaced.shards) is tuple
 
 

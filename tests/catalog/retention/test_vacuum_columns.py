@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from smalti.catalog import publish, rollback, verify
+from smalti.catalog.digest import digest_of
 from smalti.catalog.manifest import stored_bytes
 from smalti.catalog.retention.vacuum import vacuum
 from smalti.catalog.sidecars import ColumnsEntry
 from smalti.catalog.table.arrow import emit_table
-from smalti.catalog.table.shard_table import digest_of
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from tests.catalog.retention.test_vacuum import AgingStore, is_whole, publish_all
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from smalti.catalog.table.arrow import parse_table
+from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import IndexFileError
 from smalti.format import FileInfo, ShardInfo
 from tests.catalog.table.tables import MANY, SCHEMA, bytes_of, edited, file, many_shards, parsed, shard, table_of
@@ -201,7 +202,7 @@ def test_bytes_other_than_those_that_were_published_are_refused_before_anything_
 
 
 def test_samples_are_those_of_the_column(table):
-    sizes = parsed(table).sizes
+    sizes = sizes_of(parsed(table))
     assert (sizes.dtype, sizes[:4].tolist(), sizes[1999:2002].tolist()) == (np.int64, [0, 1, 2, 3], [999, 0, 1])
 
 

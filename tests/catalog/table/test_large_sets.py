@@ -10,6 +10,7 @@ from smalti.catalog import Draft, load_manifest, new_write_id, publish
 from smalti.catalog.index import MANY_SHARDS, index_parts, put_index
 from smalti.catalog.publishing import check_stored
 from smalti.catalog.table.arrow import emit_table, pack_shards, table_of, unpack_shards
+from smalti.catalog.table.shard_table import stored_sizes_of
 from smalti.errors import CatalogError, IndexFileError
 from smalti.format import FileInfo, Schema, emit_index, parse_index, text_schema
 from smalti.storage import open_store
@@ -122,10 +123,10 @@ def test_a_missing_shard_of_a_table_is_named_whichever_part_of_it_is_published()
 
 def test_of_compressed_shards_the_compressed_file_must_be_there():
     table = table_of([shard(0), shard(1, zipped=True), shard(2)])
-    assert list(table.stored_sizes()) == [
+    assert list(stored_sizes_of(table)) == [
         [("train/w/0/shard.0.mds", 4096), ("train/w/1/shard.1.mds.zstd", 1000), ("train/w/2/shard.2.mds", 4098)]
     ]
-    assert [each for part in table[::2].stored_sizes() for each in part] == [
+    assert [each for part in stored_sizes_of(table[::2]) for each in part] == [
         ("train/w/0/shard.0.mds", 4096),
         ("train/w/2/shard.2.mds", 4098),
     ]

@@ -10,11 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smalti.catalog.digest import digest_of
 from smalti.catalog.table import segments as tables
-from smalti.catalog.table.arrow import emit_joined, emit_table, table_of
+from smalti.catalog.table.arrow import emit_table, table_of
 from smalti.catalog.table.segment_list import SegmentList
 from smalti.catalog.table.segments import joined_table, segmented, shards_only_in, tables_in
-from smalti.catalog.table.shard_table import ShardTable, bytes_of, digest_of, segments_in, sizes_of
+from smalti.catalog.table.shard_table import (
+    ShardTable,
+    bytes_of,
+    num_bytes_of,
+    partitions_of,
+    samples_of,
+    segments_in,
+    sizes_of,
+    stored_sizes_of,
+    without_hash,
+)
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import BlockList, Schema
 from tests import seeds
@@ -63,16 +74,16 @@ def test_a_table_in_segments_is_the_sequence_of_its_shards():
     assert sizes_of(table).tolist() == sizes_of(plain).tolist()
     for name in ("raw", "stored", "zipped"):
         assert getattr(bytes_of(table), name).tolist() == getattr(bytes_of(plain), name).tolist()
-    assert (table.num_samples, table.num_bytes) == (plain.num_samples, plain.num_bytes)
-    assert table.partitions == ("train", "val")
+    assert (samples_of(table), num_bytes_of(table)) == (samples_of(plain), num_bytes_of(plain))
+    assert partitions_of(table) == ("train", "val")
     assert list(table.of_partition("val")) == [each for each in shards if each.partition == "val"]
-    assert [pair for part in table.stored_sizes() for pair in part] == [
+    assert [pair for part in stored_sizes_of(table) for pair in part] == [
         (each.stored.basename, each.stored.num_bytes) for each in shards
     ]
     assert table.content_hashes().tolist() == plain.content_hashes().tolist()
     assert [table.named(each.raw.basename) for each in shards] == [[place] for place in range(11)]
-    assert table.without_hash("sha1") is None
-    assert table.without_hash("xxh64") == plain.without_hash("xxh64")
+    assert without_hash(table, "sha1") is None
+    assert without_hash(table, "xxh64") == without_hash(plain, "xxh64")
     assert [list(part) for _, part in tables_in(table)] == [shards[0:4], shards[4:8], shards[8:11]]
 
 
@@ -91,9 +102,9 @@ def with_blocks(info, number):
 @pytest.mark.parametrize("zipped", [False, True])
 def test_joined_columns_are_the_file_that_the_shards_would_become(change, zipped):
     shards = [change(shard(n, zipped=zipped), n) for n in range(40)]
-    assert emit_joined([table_of(shards[:7])[2:], table_of(shards[7:30]), shards[30:]]) == emit_table(shards[2:])
+    assert emit_table(table_of(shards[:7])[2:], table_of(shards[7:30]), shards[30:]) == emit_table(shards[2:])
     plain = [shard(n, zipped=zipped) for n in range(40, 50)]
-    assert emit_joined([table_of(plain), table_of(shards)]) == emit_table([*plain, *shards])
+    assert emit_table(table_of(plain), table_of(shards)) == emit_table([*plain, *shards])
 
 
 def test_a_digest_of_a_table_is_that_of_the_shards():
@@ -227,5 +238,5 @@ def test_selected_rows_keep_their_places():
     shards = shards_in_two_splits(11)
     chosen = ShardTable(in_segments(shards).content, np.array([9, 0, 5]))
     assert list(chosen) == [shards[9], shards[0], shards[5]]
-    assert chosen.partitions == ("train", "val")
+    assert partitions_of(chosen) == ("train", "val")
     assert sizes_of(chosen).tolist() == [shards[place].samples for place in (9, 0, 5)]

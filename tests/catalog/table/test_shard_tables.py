@@ -12,6 +12,7 @@ import pytest
 
 from smalti.catalog import load_manifest, publish, verify
 from smalti.catalog.table.arrow import emit_table, load_table
+from smalti.catalog.table.shard_table import kinds_of, num_bytes_of, partitions_of, sizes_of, without_hash
 from smalti.errors import IndexFileError, SchemaError
 from smalti.format import Schema, check_readable
 from smalti.storage import LocalStore
@@ -59,28 +60,28 @@ def test_a_table_is_the_sequence_of_its_shards(shards, path):
 def test_a_slice_is_a_table_of_those_shards(shards, path, at):
     part = mapped(path)[at]
     assert part == shards[at]
-    assert part.sizes.tolist() == [shard.samples for shard in shards[at]]
+    assert sizes_of(part).tolist() == [shard.samples for shard in shards[at]]
     assert part[3:][:2] == shards[at][3:][:2]
-    assert part.num_bytes == sum(shard.stored.num_bytes for shard in shards[at])
+    assert num_bytes_of(part) == sum(shard.stored.num_bytes for shard in shards[at])
 
 
 def test_splits_are_chosen_by_column(shards, path):
     table = mapped(path)
-    assert table.partitions == ("train", "val")
+    assert partitions_of(table) == ("train", "val")
     assert (len(table.of_partition("train")), len(table.of_partition("val"))) == (2940, 60)
     assert table.of_partition("val") == shards[2940:]
     assert len(table.of_partition("test")) == 0
     mixed = [shard for pair in zip(shards[:60], shards[2940:], strict=True) for shard in pair]
     assert parsed(table_of(mixed)).of_partition("val") == shards[2940:]
-    assert parsed(table_of(mixed)).of_partition("val")[10:20].partitions == ("val",)
+    assert partitions_of(parsed(table_of(mixed)).of_partition("val")[10:20]) == ("val",)
 
 
 def test_the_first_file_without_a_hash_is_found(path):
     table = mapped(path)
-    assert table.without_hash("sha1") is None
-    assert table.without_hash("xxh64") is None, "all have it, although every second shard does not declare it"
-    assert table.without_hash("md5").basename == "train/w/0/shard.0.mds.zstd"
-    assert table[1:].without_hash("md5").basename == "train/w/1/shard.1.mds"
+    assert without_hash(table, "sha1") is None
+    assert without_hash(table, "xxh64") is None, "all have it, although every second shard does not declare it"
+    assert without_hash(table, "md5").basename == "train/w/0/shard.0.mds.zstd"
+    assert without_hash(table[1:], "md5").basename == "train/w/1/shard.1.mds"
 
 
 def test_an_unsafe_column_is_found_without_creating_all_shards():
@@ -88,19 +89,19 @@ def test_an_unsafe_column_is_found_without_creating_all_shards():
 
     unsafe = Schema(("a",), ("pkl",), (None,))
     table = parsed(table_of([replace(shard, schema=unsafe) for shard in many_shards(50)]))
-    assert len(table.kinds) == 5, "two splits, compressed or not, one hash or two: of eight, five are there"
+    assert len(kinds_of(table)) == 5, "two splits, compressed or not, one hash or two: of eight, five are there"
     with pytest.raises(SchemaError, match="pkl"):
-        check_readable(table.kinds)
+        check_readable(kinds_of(table))
 
 
 def test_a_pickled_table_is_a_path_and_opens_again(shards, path):
     table = mapped(path)
-    assert table.sizes.size == COUNT, "what was counted is not sent"
+    assert sizes_of(table).size == COUNT, "what was counted is not sent"
     data = pickle.dumps(table[100:200])
     assert len(data) < 4000
     again = pickle.loads(data)
     assert again == shards[100:200]
-    assert again.kinds == table.kinds
+    assert kinds_of(again) == kinds_of(table)
     assert pickle.loads(pickle.dumps(again)) == again
     assert copy.deepcopy(table) is copy.copy(table) is table
 

@@ -22,7 +22,7 @@ from smalti.catalog.commit import SYSTEM, PublishingClock
 from smalti.catalog.erasures import erased_keys
 from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest, segment_keys
 from smalti.catalog.opening import find_newest, headers_before, no_shard_set
-from smalti.catalog.publishing import announce_removal, stored_sizes_of
+from smalti.catalog.publishing import announce_removal
 from smalti.catalog.retention.markers import MARKERS
 from smalti.catalog.retention.sweep import (
     Doomed,
@@ -39,7 +39,7 @@ from smalti.catalog.retention.sweep import (
 )
 from smalti.catalog.sidecars import columns_of, live_keys
 from smalti.catalog.table.segments import tables_in
-from smalti.catalog.table.shard_table import block_files_of
+from smalti.catalog.table.shard_table import block_files_of, stored_sizes_of
 from smalti.catalog.tags import tags
 from smalti.errors import CatalogError, CommitConflict, IndexFileError, StoreError, StoreNotFound
 from smalti.storage import ObjectInfo, Place, Store, UnfinishedUpload, open_store

@@ -4,15 +4,12 @@ Its layouts, and how it is read, are in `smalti.catalog.table.content`.
 
 `pack_shards` returns a table as short text for the results of Spark tasks: a tenth of the JSON, so that a driver can
 keep all of them.
-
-`read_regular` reads large index files of other writers, as columns, by Arrow's JSON reader: the entries in files of
-MosaicML's writer differ in names, sizes, hashes and counts only. Parsed to Python objects, 10^5 of them take seconds. A
-file with other entries, or an invalid one, is left to `parse_index`, which explains the fault.
 """
 
 import base64
 import binascii
 import hashlib
+import io
 import json
 import zlib
 from collections.abc import Iterable, Sequence
@@ -28,9 +25,9 @@ from smalti.catalog.table.content import (
     own_content,
 )
 from smalti.catalog.table.rows import COLUMNS, PARTIAL_COLUMNS, TEXT_COLUMNS, WORD
-from smalti.catalog.table.shard_table import ShardTable, canonical
-from smalti.errors import IndexFileError, SmaltiError
-from smalti.format import FileInfo, Schema, ShardInfo, parse_index
+from smalti.catalog.table.shard_table import ShardTable
+from smalti.errors import IndexFileError
+from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.storage import Store
 
 if TYPE_CHECKING:
@@ -39,35 +36,29 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 1 << 14
 _COMPRESSION_LEVEL = 6
 _quoted = json.encoder.encode_basestring_ascii
-_HEAD, _TAIL = b'{"shards": [', b'], "version": 2}'
-_BETWEEN = b"}, {"  # around and between the entries of foreign index files
 
 
-def emit_table(shards: Iterable[ShardInfo]) -> bytes:
-    """Return the Arrow IPC file of the shards; the same shards give the same bytes with the same version of Arrow.
+def emit_table(*parts: Iterable[ShardInfo]) -> bytes:
+    """Return the Arrow IPC file of the shards of all parts; equal shards give equal bytes with one version of Arrow.
 
-    It is not created again if it is in memory. The shards are iterated once, some thousands at a time; memory is about
-    twice the size of the file.
+    It is not created again if it is in memory. No shards are created of parts that are tables, if all have the same
+    schemas: their columns are joined as they are, in a tenth of the time. Other parts are iterated once, some thousands
+    of shards at a time; memory is about twice the size of the file.
     """
-    return created_bytes(shards) or file_of(*_columns_of(shards))
-
-
-def created_bytes(shards: Iterable[ShardInfo]) -> bytes | None:
-    """Return the bytes of the file with exactly these shards, if this process created it; it was checked then."""
-    files = shards.content.files if isinstance(shards, ShardTable) and shards.is_whole else ()
-    content = files[0].loaded if len(files) == 1 else None
-    return bytes(content.data) if content is not None and content.is_own else None
-
-
-def emit_joined(parts: Sequence[Sequence[ShardInfo]]) -> bytes:
-    """Return the file that `emit_table` returns for the shards of all parts; their columns are joined as they are.
-
-    No shards are created if the parts are tables with the same schemas: this takes a tenth of the time.
-    """
-    columns = [_columns_of(part) for part in parts if len(part)]
+    known = created_bytes(parts[0]) if len(parts) == 1 else None
+    if known is not None:
+        return known
+    columns = [(pieces, schemas) for pieces, schemas in map(_columns_of, parts) if pieces]
     if any(schemas != columns[0][1] for _, schemas in columns):
         columns = [_built(chain.from_iterable(parts))]
     return file_of([piece for pieces, _ in columns for piece in pieces], columns[0][1] if columns else [])
+
+
+def created_bytes(shards: Iterable[ShardInfo]) -> bytes | None:
+    """Return the bytes of the file with exactly these shards, if this process has them; they were checked then."""
+    files = shards.content.files if isinstance(shards, ShardTable) and shards.is_whole else ()
+    content = files[0].loaded if len(files) == 1 else None
+    return bytes(content.data) if content is not None and content.path is None else None
 
 
 def _columns_of(shards: Iterable[ShardInfo]) -> tuple[list["pa.Table"], Sequence[dict[str, Any]]]:
@@ -103,13 +94,18 @@ def _plain_schema() -> "pa.Schema":
 
 
 def _row(shard: ShardInfo, schemas: dict[Schema, int]) -> tuple[Any, ...]:
-    """Return the values of a shard in the order of `COLUMNS`; its schema is added to `schemas` if it is new."""
-    blocks = shard.blocks
+    """Return the values of a shard in the order of `COLUMNS`; its schema is added to `schemas` if it is new.
+
+    Hashes are JSON, and the digest of a block list is a signed number, because a table has no other ones.
+    """
+    blocks: tuple[Any, ...] = (None,) * 4
+    if shard.blocks is not None:
+        digest = shard.blocks.digest
+        blocks = shard.blocks.file, shard.blocks.offset, shard.blocks.block_bytes, (digest ^ 1 << 63) - (1 << 63)
     return (
         schemas.setdefault(shard.schema, len(schemas)), shard.partition, shard.samples, *_file(shard.raw),
         *_file(shard.zip), shard.compression, ",".join(shard.hash_names), shard.size_limit,
-        shard.format, shard.newline, shard.separator, *_file(shard.meta), *_file(shard.zip_meta),
-        *((None,) * 4 if blocks is None else (blocks.file, blocks.offset, blocks.block_bytes, _signed(blocks.digest))),
+        shard.format, shard.newline, shard.separator, *_file(shard.meta), *_file(shard.zip_meta), *blocks,
     )  # fmt: skip
 
 
@@ -119,11 +115,6 @@ def _file(file: FileInfo | None) -> tuple[str | None, int | None, str | None]:
         return None, None, None
     pairs = [f"{_quoted(name)}: {_quoted(digest)}" for name, digest in sorted(file.hashes.items())]
     return file.basename, file.num_bytes, "{" + ", ".join(pairs) + "}"
-
-
-def _signed(digest: int) -> int:
-    """Return the hash as a signed 64-bit number, the only number type of a table."""
-    return digest if digest < 1 << 63 else digest - (1 << 64)
 
 
 def file_of(pieces: Sequence["pa.Table"], schemas: Sequence[dict[str, Any]]) -> bytes:
@@ -145,11 +136,17 @@ def file_of(pieces: Sequence["pa.Table"], schemas: Sequence[dict[str, Any]]) -> 
             array = column.combine_chunks()
             arrays[name] = array.cast(pa.dictionary(pa.int32(), pa.string())) if kind == WORD else array
     about = {"version": TEXT_TABLE_VERSION if has_text else TABLE_VERSION, "schemas": list(schemas)}
-    table = pa.table(arrays).replace_schema_metadata({"smalti": json.dumps(about, sort_keys=True)})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
+    return ipc_file(pa.table(arrays).replace_schema_metadata({"smalti": json.dumps(about, sort_keys=True)}), None)
+
+
+def ipc_file(table: "pa.Table", compression: str | None = "zstd") -> bytes:
+    """Return the table as an Arrow file."""
+    import pyarrow as pa
+
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
+    return sink.getvalue()
 
 
 def table_of(shards: Iterable[ShardInfo]) -> ShardTable:
@@ -202,96 +199,3 @@ def unpack_shards(text: str, *, where: str) -> ShardTable:
             f"{where}: a packed list of shards is cut short, or larger than {MAX_TABLE_BYTES} bytes", where=where
         )
     return parse_table(data, sha256=hashlib.sha256(data).hexdigest(), where=where)
-
-
-def read_regular(data: bytes, *, where: str) -> tuple[ShardTable, str] | None:
-    """Return the shards of an index file, checked as by `parse_index`, and their digest, which is `digest_of` them.
-
-    None if its entries are not alike, or it has further top-level keys.
-    """
-    text = data.rstrip(b" \t\r\n")
-    end = text.find(_BETWEEN, len(_HEAD)) + 1
-    if not (end and text.startswith(_HEAD) and text.endswith(_TAIL)):
-        return None
-    try:
-        (shard,), _ = parse_index(text[:end] + _TAIL, where=where)
-        entries = _entries(text[len(_HEAD) : -len(_TAIL)], shard)
-        return None if entries is None or shard.meta is not None else _index(entries, shard)
-    except (SmaltiError, ValueError, KeyError):
-        return None
-
-
-def _entries(text: bytes, shard: ShardInfo) -> "pa.Table | None":
-    """Return the entries, separated by commas, as rows; None if they differ in more than files and samples.
-
-    Raises:
-        ValueError: one is not JSON, or has other keys than that of `shard`.
-    """
-    import pyarrow as pa
-    from pyarrow import json as arrow_json
-
-    texts, number = pa.list_(pa.string()), pa.int64()
-    alike = {
-        "column_encodings": texts, "column_names": texts, "column_sizes": pa.list_(number), "compression": pa.string(),
-        "format": pa.string(), "hashes": texts, "size_limit": number, "version": number,
-    }  # fmt: skip
-    files = {"raw_data": _file_type(shard.raw), "zip_data": _file_type(shard.zip or shard.raw)}
-    # A separator within an entry would split it, so that neither part is an object.
-    table = arrow_json.read_json(
-        pa.BufferReader(text.replace(_BETWEEN, b"}\n{")),
-        parse_options=arrow_json.ParseOptions(
-            pa.schema({**alike, **files, "samples": number}), unexpected_field_behavior="error"
-        ),
-    )
-    is_whole = table.num_rows == text.count(_BETWEEN) + 1  # the reader accepts entries without a comma, too
-    columns = (table.column(name).combine_chunks() for name in alike)
-    return table if is_whole and all(each.slice(1).equals(each.slice(0, len(each) - 1)) for each in columns) else None
-
-
-def _file_type(file: FileInfo) -> "pa.DataType":
-    import pyarrow as pa
-
-    hashes = pa.struct({name: pa.string() for name in file.hashes})
-    return pa.struct({"basename": pa.string(), "bytes": pa.int64(), "hashes": hashes})
-
-
-def _index(entries: "pa.Table", shard: ShardInfo) -> tuple[ShardTable, str]:
-    """Return the shards of entries that differ from that of `shard` in files and samples only, and their digest.
-
-    Raises:
-        ValueError: there are compressed files, and the first entry has none.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    samples = entries.column("samples").combine_chunks()
-    schema = {name: list(getattr(shard.schema, name)) for name in ("names", "encodings", "sizes")}
-    alike = {"compression": shard.compression, "hash_names": ",".join(shard.hash_names), "size_limit": shard.size_limit}
-    columns = {name: pa.repeat(pa.scalar(value), len(samples)) for name, value in alike.items()}
-    columns |= {"schema": pa.repeat(pa.scalar(0, pa.int32()), len(samples)), "samples": samples}
-    line = [f"{canonical(list(schema.values()))}[null,", samples.cast(pa.string())]
-    for part, file in {"raw": shard.raw, "zip": shard.zip}.items():
-        files = entries.column(f"{part}_data").combine_chunks()
-        if file is None:
-            if files.null_count < len(files):
-                raise ValueError(f"entries with and without {part}_data")
-            line.append(",null")
-            continue
-        names, sizes, hashes = files.flatten()
-        digests = sorted(zip(file.hashes, hashes.flatten(), strict=True), key=lambda pair: pair[0])
-        pieces = [piece for name, digest in digests for piece in (f', "{name}": "', digest, '"')]
-        text = _joined(pa.repeat("{", len(names)), *(pieces and [pieces[0][2:], *pieces[1:]]), "}")
-        columns |= {f"{part}_name": names, f"{part}_bytes": sizes, f"{part}_hashes": text}
-        dense = pc.replace_substring(pc.replace_substring(text, '": "', '":"'), '", "', '","')
-        line += [',["', names, '",', sizes.cast(pa.string()), ",", dense, "]"]
-    shards = ShardTable.of(own_content(file_of([pa.table(columns)], [schema])))
-    lines = _joined(*line, f",{canonical((shard.compression, shard.hash_names, shard.size_limit))[1:-1]}]\n")
-    digest = hashlib.sha256(b"smalti-manifest-1\n" + "".join(lines.to_pylist()).encode("ascii"))
-    return shards, digest.hexdigest()
-
-
-def _joined(*parts: Any) -> Any:
-    """Return the concatenation of texts and columns of texts."""
-    import pyarrow.compute as pc
-
-    return pc.binary_join_element_wise(*parts, "")

@@ -10,13 +10,12 @@ pages that were read are released again.
 
 import hashlib
 import mmap
-import os
 import re
 import struct
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Buffer = bytes | mmap.mmap
-State = tuple[int, int, int, int]
-"""Device, inode, size and modification time of a file, by which a replaced file is detected."""
 
-_HASH_BYTES = 8 << 20  # bytes that are hashed before their pages are released
 _MAGIC = b"ARROW1\0\0"
 _COMPRESSION = (2, 3)  # fields of flatbuffer tables: the header of Message, the compression of RecordBatch
 _COMPRESSION_IN_DICTIONARY = (2, 1, 3)  # the header, the data of DictionaryBatch, the compression
@@ -66,10 +62,9 @@ class TableContent:
     where: str
     """Name of the file, for messages."""
     data: Buffer
-    mapped: tuple[Path, str, State] | None = None
-    """Path, SHA-256 and state of a mapped file of a store, which is pickled instead of the content."""
-    is_own: bool = False
-    """True if this process created the bytes, and checked them."""
+    sha256: str
+    path: Path | None = None
+    """Path of a mapped file of a store, which is pickled instead of the content."""
     known: Known = field(default_factory=dict)
 
     def slice(self, begin: int, end: int) -> "pa.RecordBatch":
@@ -114,31 +109,31 @@ class TableContent:
 
     def release(self) -> None:
         """Release the pages of a mapped file; they are read again on access, from the page cache or the disk."""
-        _release_pages(self.data, 0, len(self.data))
+        if isinstance(self.data, mmap.mmap) and hasattr(self.data, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
+            self.data.madvise(mmap.MADV_DONTNEED)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.mapped is None:
-            return checked_content, (bytes(self.data), self.where, None)
-        return _mapped_again, (self.where, *self.mapped)
+        data = bytes(self.data) if self.path is None else None
+        return checked_content, (data, self.where, self.sha256, self.path)
 
 
 def checked_content(
-    data: Buffer,
-    where: str,
-    sha256: str | None,
-    mapped: tuple[Path, str, State] | None = None,
-    *,
-    checks_names: bool = True,
+    data: Buffer | None, where: str, sha256: str, path: Path | None = None, *, checks_names: bool = True
 ) -> TableContent:
-    """Return the content of a file's bytes; `sha256` is None for bytes that were checked before.
+    """Return the content of a file's bytes; without them, those of the local file are mapped.
 
     Without `checks_names`, names and hashes are checked when a row is read, and names that occur twice are not found.
 
     Raises:
-        IndexFileError: the bytes are not those that were published, or their content is invalid.
+        IndexFileError: the bytes are not those that were published, or their content is invalid; or the local file
+            cannot be mapped.
     """
     what = f"shard table {where}"
-    found = sha256 and _sha256(data)
+    if data is None and path is not None:
+        data = _mapped(path)
+    if data is None:
+        raise IndexFileError(f"{what} cannot be opened here", key=where)
+    found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise IndexFileError(
             f"{what}: expected sha256 {sha256}, found {found}; the object was changed or cut", key=where
@@ -152,9 +147,14 @@ def checked_content(
             )
         names = {*MDS_COLUMNS, *(TEXT_COLUMNS if about["version"] == TEXT_TABLE_VERSION else ())}
         names |= PARTIAL_COLUMNS.keys() & table.column_names
-        content = TableContent(columns_of(table, names, is_known=sha256 is None), about["schemas"], where, data, mapped)
-        if sha256 is not None:
-            _check_rows(content, checks_names=checks_names)
+        columns = columns_of(table, names)
+        content = TableContent(columns, about["schemas"], where, data, sha256, path)
+        rows = {*first_of_each_kind(columns).tolist(), *odd_rows(columns, checks_names=checks_names).tolist()}
+        shards = [shard for row in sorted(rows) for shard in content.read(row, row + 1)]
+        if shards:
+            check_kinds(shards, shards[0].schema)
+        check_unique(shards)
+        content.release()
     except FormatError:
         raise
     except (SchemaError, CatalogError) as error:
@@ -162,19 +162,6 @@ def checked_content(
     except _UNREADABLE as error:
         raise IndexFileError(f"{what} cannot be read: {str(error)[:200]}", key=where) from error
     return content
-
-
-def _check_rows(content: TableContent, *, checks_names: bool) -> None:
-    kinds = content.kinds()
-    if not kinds:
-        return
-    check_kinds(kinds, kinds[0].schema)
-    check_unique(kinds)
-    rows = odd_rows(content.columns, checks_names=checks_names).tolist()
-    odd = [shard for row in rows for shard in content.read(row, row + 1)]
-    check_kinds(odd, kinds[0].schema)
-    check_unique(odd)
-    content.release()
 
 
 def check_kinds(shards: Sequence[ShardInfo], schema: Schema) -> None:
@@ -224,8 +211,7 @@ def own_content(data: bytes, *, in_memory: bool = True) -> TableContent:
         IndexFileError: two shards have a file name in common, or one is invalid.
     """
     sha256 = hashlib.sha256(data).hexdigest()
-    content = checked_content(data if in_memory else _in_temporary_file(data), "of this process", sha256)
-    return replace(content, is_own=True)
+    return checked_content(data if in_memory else _in_temporary_file(data), "of this process", sha256)
 
 
 def load_content(
@@ -249,36 +235,18 @@ def load_content(
     if num_bytes > MAX_TABLE_BYTES:
         raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=key)
     path = None if in_memory else store.local_path(key)
-    if path is not None:
-        with suppress(OSError):  # some network file systems cannot map files; `get` raises any other fault
-            return _mapped(path, where, sha256, checks_names=checks_names)
-    data = store.get_range(key, 0, num_bytes)
-    return checked_content(data if in_memory else _in_temporary_file(data), where, sha256, checks_names=checks_names)
+    data = None if path is None else _mapped(path)
+    if data is None:  # some network file systems cannot map files; `get_range` raises any other fault
+        data, path = store.get_range(key, 0, num_bytes), None
+        data = data if in_memory else _in_temporary_file(data)
+    return checked_content(data, where, sha256, path, checks_names=checks_names)
 
 
-def _mapped(
-    path: Path, where: str, sha256: str, known: State | None = None, *, checks_names: bool = True
-) -> TableContent:
-    """Map a file, and check it unless it has the state in which it was checked.
-
-    Raises:
-        OSError: it does not exist, or cannot be mapped.
-    """
-    with open_regular(path) as file:
-        stat = os.fstat(file.fileno())
-        state = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
-        # an empty file cannot be mapped
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if stat.st_size else b""
-    expected = None if state == known else sha256
-    return checked_content(data, where, expected, (path, sha256, state), checks_names=checks_names)
-
-
-def _mapped_again(where: str, path: Path, sha256: str, state: State) -> TableContent:
-    """Map a file that another process checked; check it again if it was changed since."""
-    try:
-        return _mapped(path, where, sha256, state)
-    except OSError as error:
-        raise IndexFileError(f"shard table {where} cannot be opened here: {error.strerror}", key=where) from error
+def _mapped(path: Path) -> Buffer | None:
+    """Return a local file as a map; None if it does not exist, or cannot be mapped, such as an empty one."""
+    with suppress(OSError, ValueError), open_regular(path) as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return None
 
 
 def _in_temporary_file(data: bytes) -> Buffer:
@@ -286,27 +254,11 @@ def _in_temporary_file(data: bytes) -> Buffer:
 
     The file has no name, and takes a file descriptor. Where there is no room for it, the bytes stay in memory.
     """
-    try:
-        with tempfile.TemporaryFile(prefix="smalti-table-") as file:
-            file.write(data)
-            file.flush()
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):  # an empty file cannot be mapped
-        return data
-
-
-def _sha256(data: Buffer) -> str:
-    digest = hashlib.sha256()
-    with memoryview(data) as view:
-        for begin in range(0, len(data), _HASH_BYTES):
-            digest.update(view[begin : begin + _HASH_BYTES])
-            _release_pages(data, begin, min(_HASH_BYTES, len(data) - begin))
-    return digest.hexdigest()
-
-
-def _release_pages(data: Buffer, begin: int, length: int) -> None:
-    if isinstance(data, mmap.mmap) and hasattr(data, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
-        data.madvise(mmap.MADV_DONTNEED, begin, length)
+    with suppress(OSError, ValueError), tempfile.TemporaryFile(prefix="smalti-table-") as file:
+        file.write(data)
+        file.flush()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return data
 
 
 def read_arrow_file(data: Buffer) -> "pa.Table":

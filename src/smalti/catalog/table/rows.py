@@ -9,13 +9,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import IndexFileError
-from smalti.format import BlockList, FileInfo, Schema, ShardInfo, parse_compression
+from smalti.format import BlockList, FileInfo, ShardInfo, parse_compression
 from smalti.format.hashing import HASH_NAMES, check_hash_names, hex_length
 from smalti.format.index import MAX_NAME_CHARS, MAX_STORED_BYTES, ONE_FILE_FORMATS, check_basename, parse_schema
 from smalti.format.json_fields import Fields
@@ -29,8 +30,8 @@ Ids = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Row = dict[str, Any]
 """Values by the names in `COLUMNS`."""
-Known = dict[tuple[Any, ...], Any]
-"""Hash names and schemas that rows of a table have in common, by what they were made of: checked and kept once."""
+Known = dict[tuple[Any, ...], dict[str, Any]]
+"""The fields of shards that rows of a table have in common, by their values in `_COMMON`: checked and kept once."""
 
 WORD = "word"
 """The type of dictionary-encoded texts, of which many rows have the same one. The other types are Arrow's."""
@@ -51,10 +52,13 @@ PARTIAL_COLUMNS = {
 COLUMNS = MDS_COLUMNS | TEXT_COLUMNS | PARTIAL_COLUMNS
 ZIPPED = {"raw": "zip", "meta": "zip_meta"}
 """Prefixes of the columns of uncompressed files, and of their compressed forms."""
-NAMES = tuple(f"{part}_name" for pair in ZIPPED.items() for part in pair)
+_MAX_BYTES = {"raw": MAX_FILE_BYTES, "zip": MAX_STORED_BYTES, "meta": MAX_FILE_BYTES, "zip_meta": MAX_STORED_BYTES}
+"""The largest accepted size of each file of a shard."""
+NAMES = tuple(f"{part}_name" for part in _MAX_BYTES)
 """The columns with names of files."""
 _COMMON = ("schema", "partition", "compression", "hash_names", "size_limit", "format", "newline", "separator")
 """Columns in which most rows of a table are equal."""
+_common_in = itemgetter(*_COMMON)
 _MAX_WORD_BYTES = 4096
 _UNSAFE_NAME = r"[^A-Za-z0-9._\-/=]|(?:^|/)\.{0,2}(?:/|$)"  # the rule of `check_basename` as a pattern
 _PAIR = "(?:" + "|".join(f'"{name}": "[0-9a-f]{{{hex_length(name)}}}"' for name in sorted(HASH_NAMES)) + ")"
@@ -62,17 +66,19 @@ _HASHES = rf"^\{{(?:{_PAIR}(?:, {_PAIR})*)?\}}$"
 _ONE_HASH = re.compile(r'\{"(\w+)": "([0-9a-f]+)"\}', re.ASCII)  # of nearly every file; faster than a JSON parser
 
 
-def columns_of(table: "pa.Table", names: set[str], *, is_known: bool) -> "pa.RecordBatch":
+def columns_of(table: "pa.Table", names: set[str]) -> "pa.RecordBatch":
     """Return the columns of these names in the order of `COLUMNS`, each in one piece; the others are all null.
 
-    Every offset, index and text of them is checked, so that no access can leave the memory of the table; not again if
-    it `is_known`.
+    Every offset, index and text of them is checked, so that no access can leave the memory of the table. Columns of
+    words are dictionary-encoded.
 
     Raises:
-        ValueError: a column has another type, or is damaged.
+        ValueError: a column has another type, or is damaged; or a word is null, or very long, so that many rows could
+            take very much memory.
         KeyError: a column is missing or duplicated.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     # Dictionary-encoded, the rows of a column of texts could refer to one very long text.
     accepted = {WORD: (pa.string(), pa.dictionary(pa.int32(), pa.string())), "string": (pa.string(),)}
@@ -84,24 +90,17 @@ def columns_of(table: "pa.Table", names: set[str], *, is_known: bool) -> "pa.Rec
         column = table.column(name)
         if column.type not in accepted.get(kind, (pa.int32(), pa.int64())):
             raise ValueError(f"column {name!r} has the type {str(column.type)[:60]}, not that of {kind}")
-        column.validate(full=not is_known)
+        column.validate(full=True)
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # one chunk is not copied
-        arrays.append(_encoded(array, name) if kind == WORD else array)
+        if kind == WORD:
+            array = array if hasattr(array, "dictionary") else array.dictionary_encode()
+            words = array.dictionary
+            if words.null_count or (pc.max(pc.binary_length(words)).as_py() or 0) > _MAX_WORD_BYTES:
+                raise ValueError(
+                    f"column {name!r} has a null among its words, or one of more than {_MAX_WORD_BYTES} bytes"
+                )
+        arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, list(COLUMNS))
-
-
-def _encoded(array: Any, name: str) -> Any:
-    """Return a column of words dictionary-encoded.
-
-    Raises:
-        ValueError: a word is very long, so that many rows could take very much memory; or null.
-    """
-    import pyarrow.compute as pc
-
-    words = array if hasattr(array, "dictionary") else array.dictionary_encode()
-    if words.dictionary.null_count or (pc.max(pc.binary_length(words.dictionary)).as_py() or 0) > _MAX_WORD_BYTES:
-        raise ValueError(f"column {name!r} has a null among its words, or one of more than {_MAX_WORD_BYTES} bytes")
-    return words
 
 
 def rows_in(columns: "pa.RecordBatch") -> Iterator[Row]:
@@ -136,20 +135,18 @@ def odd_rows(columns: "pa.RecordBatch", *, checks_names: bool) -> Ids:
 
     The first row of each kind was checked before. Without `checks_names`, only the numbers are looked at.
     """
-    absent = {name: ~flags_in(columns.column(name).is_valid()) for name in (*NAMES, "compression")}
-    sizes = {part: numbers_in(columns.column(f"{part}_bytes")) for pair in ZIPPED.items() for part in pair}
+    is_there = {name: flags_in(columns.column(name).is_valid()) for name in (*NAMES, "compression")}
+    sizes = {part: numbers_in(columns.column(f"{part}_bytes")) for part in _MAX_BYTES}
     samples = numbers_in(columns.column("samples"))
     is_text = _by_word(columns.column("format"), lambda word: word not in ONE_FILE_FORMATS)
     line = _by_word(columns.column("newline"), lambda word: len(word.encode("utf-8")))
-    odd: Bools = absent["raw_name"] | (is_text == absent["meta_name"]) | (samples * line > sizes["raw"])
+    odd: Bools = ~is_there["raw_name"] | (is_text != is_there["meta_name"]) | (samples * line > sizes["raw"])
+    for part, limit in _MAX_BYTES.items():
+        odd |= (is_there[f"{part}_name"] != (sizes[part] >= 0)) | (sizes[part] > limit)
     for part, zipped in ZIPPED.items():
-        is_there, is_zipped = ~absent[f"{part}_name"], ~absent[f"{zipped}_name"]
-        odd |= is_there & ((is_zipped == absent["compression"]) | (sizes[part] > MAX_FILE_BYTES))
-        odd |= (
-            (is_there != (sizes[part] >= 0)) | (is_zipped != (sizes[zipped] >= 0)) | (sizes[zipped] > MAX_STORED_BYTES)
-        )
+        odd |= is_there[f"{part}_name"] & (is_there[f"{zipped}_name"] != is_there["compression"])
     # Four bytes in the table of offsets for every sample, as in ShardInfo.check; what would overflow is odd already.
-    offsets = np.where(absent["meta_name"], sizes["raw"], sizes["meta"])
+    offsets = np.where(is_there["meta_name"], sizes["meta"], sizes["raw"])
     odd |= (samples < 0) | (samples > np.maximum(0, (np.clip(offsets, 0, MAX_STORED_BYTES) - 8) // 4))
     return np.flatnonzero(odd | _odd_names(columns) if checks_names else odd)
 
@@ -173,7 +170,7 @@ def _odd_names(columns: "pa.RecordBatch") -> Bools:
             is_free = np.array([*(name not in word.split(",") for word in declared.dictionary.to_pylist()), True])
             has_hashes &= is_free[numbers_in(declared.indices)] | flags_in(pc.match_substring(hashes, f'"{name}": "'))
         odd |= flags_in(names.is_valid()) & ~(is_safe & is_inside & has_hashes)
-    counts = pc.value_counts(pa.chunked_array([columns.column(name).drop_null() for name in present]))
+    counts = pc.value_counts(pa.chunked_array([columns.column(name).drop_null() for name in present], pa.string()))
     doubled = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     for name in present if len(doubled) else ():
         odd |= flags_in(pc.is_in(columns.column(name), value_set=doubled))
@@ -186,7 +183,7 @@ def numbers_in(array: Any, absent: int = -1) -> Ids:
     `to_numpy` would import pandas where it is installed, which takes longer than opening a million shards.
     """
     if array.null_count == len(array):
-        return np.full(len(array), absent)
+        return np.broadcast_to(np.int64(absent), len(array))
     filled = array.fill_null(absent) if array.null_count else array
     values = np.frombuffer(filled.buffers()[1], str(filled.type))
     return values[filled.offset : filled.offset + len(filled)].astype(np.int64, copy=False)
@@ -218,57 +215,54 @@ def parse_row(row: Row, schemas: Sequence[dict[str, Any]], known: Known, where: 
         FormatError, SchemaError, CatalogError: the row is invalid.
         KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError: it cannot be read.
     """
-    common = row["compression"], row["hash_names"], row["size_limit"]
-    layout = row["schema"], row["format"] or "mds", row["newline"], row["separator"]
-    names, schema = known.get(common), known.get(layout)
-    if names is None:
-        names = tuple(row["hash_names"].split(",")) if row["hash_names"] else ()
-        check_hash_names(names)
-        if row["compression"] is not None and parse_compression(row["compression"]) is None:
-            raise IndexFileError(f"{where}: an empty name for a compression")
-        parse_size_limit(row["size_limit"])
-        known[common] = names
-    if schema is None:
-        schema = known[layout] = _schema(schemas, *layout, where=where)
-    raw, zipped, meta, zip_meta = (_file(row, part, where) for part in ("raw", "zip", "meta", "zip_meta"))
-    if raw is None or (layout[1] in ONE_FILE_FORMATS) != (meta is None):
-        raise IndexFileError(f"{where}: a {layout[1]!r:.60} shard has a file too few or too many")
-    info = ShardInfo(
-        schema=schema,
-        samples=row["samples"],
-        raw=raw,
-        zip=zipped,
-        compression=row["compression"],
-        hash_names=names,
-        size_limit=row["size_limit"],
-        partition=row["partition"],
-        format=layout[1],
-        meta=meta,
-        zip_meta=zip_meta,
-        newline=row["newline"],
-        separator=row["separator"],
-        blocks=None if row["block_file"] is None else _block_list(row, where),
-    )
+    marks = _common_in(row)
+    common = known.get(marks)
+    if common is None:
+        common = known[marks] = _common_facts(row, schemas, where)
+    files: dict[str, Any] = {part: _file(row, part, where) for part in _MAX_BYTES}
+    if files["raw"] is None or (common["format"] in ONE_FILE_FORMATS) != (files["meta"] is None):
+        raise IndexFileError(f"{where}: a {common['format']!r:.60} shard has a file too few or too many")
+    blocks = None
+    if row["block_file"] is not None:
+        place = [row[name] for name in ("block_offset", "block_bytes", "block_digest")]
+        if None in place:
+            raise IndexFileError(f"{where}: a block list without offset, size or digest")
+        name = check_basename(row["block_file"], where=f"{where}, block list")
+        blocks = BlockList(name, place[0], place[1], place[2] % (1 << 64))
+        blocks.check(where)
+    info = ShardInfo(**common, **files, samples=row["samples"], blocks=blocks)
     info.check(where)
     return info
 
 
-def _schema(
-    schemas: Sequence[dict[str, Any]], number: int, kind: str, newline: str | None, separator: str | None, *, where: str
-) -> Schema:
+def _common_facts(row: Row, schemas: Sequence[dict[str, Any]], where: str) -> dict[str, Any]:
+    """Return the checked fields of a shard that most rows of a table have in common."""
+    number, kind, newline, separator = row["schema"], row["format"] or "mds", row["newline"], row["separator"]
+    hash_names = tuple(row["hash_names"].split(",")) if row["hash_names"] else ()
+    check_hash_names(hash_names)
+    if row["compression"] is not None and parse_compression(row["compression"]) is None:
+        raise IndexFileError(f"{where}: an empty name for a compression")
+    parse_size_limit(row["size_limit"])
     if number < 0:
         raise IndexFileError(f"{where}: there is no schema {number}")
     names, encodings, sizes = (schemas[number][name] for name in ("names", "encodings", "sizes"))
     entry = {"column_names": names, "column_encodings": encodings, "column_sizes": sizes}
     if kind in ONE_FILE_FORMATS:
-        return parse_schema(Fields(entry, where))
-    if kind not in TEXT_FORMATS:
+        schema = parse_schema(Fields(entry, where))
+    elif kind in TEXT_FORMATS:
+        entry |= {"columns": dict(zip(names, encodings, strict=True)), "newline": newline, "separator": separator}
+        layout = parse_layout(Fields(entry, where), kind)
+        if layout.separator != separator or any(size is not None for size in sizes):
+            raise IndexFileError(f"{where}: separator {separator!r:.60} or column sizes do not belong to {kind}")
+        schema = layout.schema
+    else:
         raise IndexFileError(f"{where}: unknown shard format {kind!r:.60}")
-    entry |= {"columns": dict(zip(names, encodings, strict=True)), "newline": newline, "separator": separator}
-    layout = parse_layout(Fields(entry, where), kind)
-    if layout.separator != separator or any(size is not None for size in sizes):
-        raise IndexFileError(f"{where}: separator {separator!r:.60} or column sizes do not belong to {kind}")
-    return layout.schema
+    return {
+        **{name: row[name] for name in ("partition", "compression", "size_limit", "newline", "separator")},
+        "schema": schema,
+        "hash_names": hash_names,
+        "format": kind,
+    }
 
 
 def _file(row: Row, part: str, where: str) -> FileInfo | None:
@@ -280,15 +274,5 @@ def _file(row: Row, part: str, where: str) -> FileInfo | None:
     hashes = {match[1]: match[2]} if match else json.loads(text or "null")
     hashes = {sys.intern(algorithm): digest for algorithm, digest in hashes.items()}
     file = FileInfo(name, -1 if num_bytes is None else num_bytes, hashes)
-    file.check(where, limit=MAX_STORED_BYTES if part in ZIPPED.values() else MAX_FILE_BYTES)
+    file.check(where, limit=_MAX_BYTES[part])
     return file
-
-
-def _block_list(row: Row, where: str) -> BlockList:
-    offset, block_bytes, digest = row["block_offset"], row["block_bytes"], row["block_digest"]
-    if offset is None or block_bytes is None or digest is None:
-        raise IndexFileError(f"{where}: a block list without offset, size or digest")
-    name = check_basename(row["block_file"], where=f"{where}, block list")
-    blocks = BlockList(name, offset, block_bytes, digest % (1 << 64))
-    blocks.check(where)
-    return blocks

@@ -11,16 +11,25 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from smalti.catalog.table import shard_table
-from smalti.catalog.table.arrow import emit_joined
+from smalti.catalog.table.arrow import emit_table
 from smalti.catalog.table.content import TableContent, check_kinds, own_content
 from smalti.catalog.table.rows import NAMES
 from smalti.catalog.table.segment_list import Segment, SegmentList, SplitFacts, segment_shards_of
-from smalti.catalog.table.shard_table import ShardTable, TableFile, TableFiles, hashes_of, segments_in
+from smalti.catalog.table.shard_table import (
+    ShardTable,
+    TableFile,
+    TableFiles,
+    facts_of,
+    hashes_of,
+    num_bytes_of,
+    samples_of,
+    segments_in,
+)
 from smalti.errors import CatalogError, IndexFileError
 from smalti.format import Schema, ShardInfo
 from smalti.storage import Store
@@ -37,17 +46,8 @@ MAX_LIST_BYTES = 64 << 20
 _LAST_NAME = "\U0010ffff"
 
 
-def samples_of_split(shards: Sequence[ShardInfo], split: str) -> int:
-    """Return the number of samples of a split; of segments, without loading them."""
-    if not isinstance(shards, ShardTable):
-        return sum(shard.samples for shard in shards if shard.partition == split)
-    if not shards.segments:
-        return shards.of_partition(split).num_samples
-    return sum(facts.splits[split].rows for facts in shards.segments if split in facts.splits)
-
-
-def tables_in(shards: Sequence[ShardInfo]) -> Iterator[tuple[str, Sequence[ShardInfo]]]:
-    """Yield the SHA-256 and the shards of each segment; for other shards, "" and all of them.
+def tables_in(shards: Sequence[ShardInfo]) -> Iterator[tuple[str, Any]]:
+    """Yield the SHA-256 and the shards of each segment, as a table; for other shards, "" and all of them.
 
     Each segment is loaded when its shards are accessed, and not kept.
     """
@@ -65,26 +65,18 @@ def shards_only_in(shards: Sequence[ShardInfo], others: Sequence[ShardInfo]) -> 
     if not (isinstance(shards, ShardTable) and isinstance(others, ShardTable)):
         known = {shard.raw.basename: shard for shard in others}
         return tuple(shard for shard in shards if known.get(shard.raw.basename) != shard)
-    own, other = (dict(tables_in(each)) for each in (shards, others))
-    if "" not in own and "" not in other:  # each shard is listed once, so that one in a common segment is in no other
-        common = own.keys() & other.keys()
-        own, other = ({key: each[key] for key in each if key not in common} for each in (own, other))
+    # Each shard is listed once, so that one in a common segment is in no other.
+    own, other = ({facts.sha256 for facts in facts_of(table)} for table in (shards, others))
+    common = own & other
     # Compared by hash: as objects, a million rows take a gigabyte.
-    known_hashes = [np.zeros(0, np.uint64), *(table.content_hashes() for table in _taken(other))]
-    wanted = np.unique(np.concatenate(known_hashes))
-    found: list[ShardInfo] = []
-    for table in _taken(own):
-        rows = np.flatnonzero(~np.isin(table.content_hashes(), wanted))
-        found += (table[row] for row in rows.tolist())
-    return tuple(found)
-
-
-def _taken(parts: dict[str, Sequence[ShardInfo]]) -> Iterator[ShardTable]:
-    """Yield the tables, each removed from `parts`, so that the segment that it has loaded goes with it."""
-    for key in list(parts):
-        table = parts.pop(key)
-        if isinstance(table, ShardTable):
-            yield table
+    hashes = (table.content_hashes() for sha256, table in tables_in(others) if sha256 not in common)
+    wanted = np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes]))
+    added: list[ShardInfo] = []
+    for sha256, table in tables_in(shards):
+        if sha256 not in common:
+            rows = np.flatnonzero(~np.isin(table.content_hashes(), wanted))
+            added += (table[row] for row in rows.tolist())
+    return tuple(added)
 
 
 def load_segments(store: Store, key: str, *, sha256: str, scheme: str, columns: Mapping[str, str]) -> ShardTable:
@@ -122,7 +114,7 @@ def joined_table(parts: Iterable[Sequence[ShardInfo]], count: int) -> ShardTable
     """
     if count > MAX_TABLE_SHARDS:
         return segmented(parts)
-    return ShardTable.of(own_content(emit_joined(list(parts))))
+    return ShardTable.of(own_content(emit_table(*parts)))
 
 
 def segmented(
@@ -146,7 +138,7 @@ def segmented(
     rest = [ShardTable(TableFiles((file,), size)) for file in before[len(kept) :]]
     fresh = []
     for number, group in enumerate(_groups((*rest, *parts), size)):
-        content = own_content(data := emit_joined(group), in_memory=number >= shard_table.MAX_MAPPED)
+        content = own_content(data := emit_table(*group), in_memory=number >= shard_table.MAX_MAPPED)
         table = ShardTable.of(content)
         facts = Segment(
             key="",
@@ -154,8 +146,8 @@ def segmented(
             file_bytes=len(data),
             digest="",
             shards=len(table),
-            rows=table.num_samples,
-            num_bytes=table.num_bytes,
+            rows=samples_of(table),
+            num_bytes=num_bytes_of(table),
             splits=_splits_of(content),
         )
         if schema is not None:

@@ -4,15 +4,14 @@ A `ShardInfo` is created from its row on access. A million `ShardInfo` take a gi
 table takes 150 MB, of which only the accessed rows are read.
 """
 
-import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +34,7 @@ _PARALLEL_LOADS = 2
 _PARALLEL_FETCHES = 16
 MAX_MAPPED = 256
 """Segments that are mapped at once, each of which takes a file descriptor; the others are in memory."""
-_quoted = json.encoder.encode_basestring_ascii
+_KIND = ("schema", "compression", "hash_names", "partition", "size_limit", "format", "newline", "separator")
 
 
 @dataclass(eq=False)
@@ -73,13 +72,12 @@ class TableFile:
             )
         except StoreNotFound as error:
             raise IndexFileError(f"the segment {where} of the shard table is gone", key=facts.key) from error
-        found = ShardTable.of(content)
-        has = len(found), found.num_samples, found.num_bytes, found.partitions
-        splits = tuple(sorted(name for name in facts.splits if name))
-        if has != (facts.shards, facts.rows, facts.num_bytes, splits):
+        shards = ShardTable.of(content)
+        has = len(shards), samples_of(shards), num_bytes_of(shards), partitions_of(shards)
+        listed = facts.shards, facts.rows, facts.num_bytes, tuple(sorted(name for name in facts.splits if name))
+        if has != listed:
             raise IndexFileError(
-                f"segment {where} has shards, samples, bytes and splits {has}; the list of segments says "
-                f"{(facts.shards, facts.rows, facts.num_bytes, splits)}",
+                f"segment {where} has shards, samples, bytes and splits {has}; the list of segments says {listed}",
                 key=facts.key,
             )
         for kind in content.kinds() if columns is not None else ():
@@ -238,33 +236,18 @@ class ShardTable(Sequence[ShardInfo]):
         """True if these are all shards of the content, in its order."""
         return isinstance(self.rows, range) and self.rows == range(self.content.size)
 
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The facts of the segments, if these are all shards of a table in segments; they save loading it."""
-        return self.content.listed.segments if self.is_whole else ()
-
     def spans(self) -> list[tuple[TableContent, int, int]]:
         """Return the files of these shards, with first and last row; empty if they are not consecutive rows."""
         if isinstance(self.rows, range) and self.rows.step == 1:
             return list(self.content.spans(self.rows.start, self.rows.stop))
         return []
 
-    @property
-    def kinds(self) -> list[ShardInfo]:
-        """At least one shard of each schema and format that the table has, whichever of its rows are selected."""
-        kinds: dict[object, ShardInfo] = {}
-        for content in self.content.contents():
-            for shard in content.kinds():
-                common = shard.schema, shard.compression, shard.hash_names, shard.partition, shard.size_limit
-                kinds.setdefault((*common, shard.format, shard.newline, shard.separator), shard)
-        return list(kinds.values())
-
-    def _numbers(self, name: str, *, absent: int = 0) -> Ids:
-        """Return a column of numbers; `absent` for nulls."""
-        parts = [numbers_in(content.columns.column(name), absent).copy() for content in self.content.contents()]
+    def numbers(self, name: str) -> Ids:
+        """Return a column of numbers; -1 for nulls."""
+        parts = [numbers_in(content.columns.column(name)).copy() for content in self.content.contents()]
         return self._select(np.concatenate([np.zeros(0, np.int64), *parts]))
 
-    def _words(self, name: str) -> tuple[Ids, list[str]]:
+    def words(self, name: str) -> tuple[Ids, list[str]]:
         """Return for each shard the index of its word in a list, -1 for none, and the list."""
         numbers: dict[str, int] = {}
         parts = [np.zeros(0, np.int64)]
@@ -301,34 +284,9 @@ class ShardTable(Sequence[ShardInfo]):
         return values[np.asarray(self.rows, np.int64)]
 
     @cached_property
-    def sizes(self) -> Ids:
-        """Samples of every shard."""
-        return self._numbers("samples")
-
-    # Threads that load segments ask for the next two. In Python 3.11 and earlier, they would wait for the lock that all
-    # cached properties of a name share, which the one that waits for them has.
-    @property
-    def num_samples(self) -> int:
-        """Samples of all shards."""
-        return sum(facts.rows for facts in self.segments) if self.segments else int(self._numbers("samples").sum())
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all shards as stored."""
-        if self.segments:
-            return sum(facts.num_bytes for facts in self.segments)
-        return sum(int(self._bytes(part)[2].sum()) for part in ZIPPED)
-
-    @cached_property
-    def num_bytes_each(self) -> "ShardBytes":
+    def bytes_each(self) -> "ShardBytes":
         """Bytes of every shard."""
-        raw, zipped, stored = zip(*map(self._bytes, ZIPPED), strict=True)
-        return ShardBytes(sum(raw), sum(stored), sum(np.maximum(sizes, 0) for sizes in zipped))
-
-    def _bytes(self, part: str) -> tuple[Ids, Ids, Ids]:
-        """Return the bytes of one file of every shard: uncompressed, compressed (-1 for none), and as stored."""
-        sizes, zips = self._numbers(f"{part}_bytes"), self._numbers(f"{ZIPPED[part]}_bytes", absent=-1)
-        return sizes, zips, np.where(zips < 0, sizes, zips)
+        return _bytes_each(self)
 
     def content_hashes(self) -> NDArray[np.uint64]:
         """Return a hash of all data of each shard, for comparing tables: uint64, shape (shards,).
@@ -351,20 +309,6 @@ class ShardTable(Sequence[ShardInfo]):
                 hashes.append(hashes_of(texts))
         return self._select(np.concatenate(hashes))
 
-    def stored_sizes(self) -> Iterator[list[tuple[str, int]]]:
-        """Yield name and size of every stored file, in order, some thousands at a time, without creating shards."""
-        import pyarrow.compute as pc
-
-        files = []
-        for plain, packed in ZIPPED.items():
-            files.append(((self.texts(f"{packed}_name"), self.texts(f"{plain}_name")), self._bytes(plain)[2]))
-        for begin in range(0, len(self), _ROWS_AT_ONCE):
-            columns = []
-            for names, sizes in files:
-                stored = pc.coalesce(*(column.slice(begin, _ROWS_AT_ONCE) for column in names))
-                columns.append(zip(stored.to_pylist(), sizes[begin : begin + _ROWS_AT_ONCE].tolist(), strict=True))
-            yield [file for row in zip(*columns, strict=True) for file in row if file[0] is not None]
-
     def named(self, name: str) -> list[int]:
         """Return the indices of the shards with an uncompressed file of this name; the first call hashes all names."""
         places, hashes = self._name_hashes
@@ -384,54 +328,22 @@ class ShardTable(Sequence[ShardInfo]):
         order = np.argsort(hashes, kind="stable")
         return places[order], hashes[order]
 
-    @property
-    def has_block_lists(self) -> bool:
-        """True if the table has block lists, whichever of its rows are selected."""
-        columns = (content.columns.column("block_file") for content in self.content.contents())
-        return any(len(getattr(column, "dictionary", ())) for column in columns)
-
-    @property
-    def block_files(self) -> set[str]:
-        """The names of the files with the block lists of these shards.
-
-        Raises:
-            IndexFileError: a name is not safe.
-        """
-        return {check_basename(word, where="shard table") for word in _words_at(*self._words("block_file"))}
-
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        """The names of the splits, sorted."""
-        if self.segments:
-            return tuple(sorted({name for facts in self.segments for name in facts.splits if name}))
-        return _words_at(*self._words("partition"))
-
     def of_partition(self, name: str) -> "ShardTable":
         """Return the shards of one split."""
-        chosen = np.flatnonzero(_is_word(*self._words("partition"), lambda word: word == name))
+        chosen = np.flatnonzero(self._has_word("partition", lambda word: word == name))
         if chosen.size and chosen[-1] - chosen[0] + 1 == chosen.size:
             return self[int(chosen[0]) : int(chosen[-1]) + 1]
         return ShardTable(self.content, self._select(np.arange(self.content.size))[chosen])
 
-    def without_hash(self, name: str) -> FileInfo | None:
-        """Return the first stored file without a hash of this name; None if all have it."""
-        # Every file of a shard has all hashes that the shard declares; that was checked when the table was opened.
-        is_declared = _is_word(*self._words("hash_names"), lambda word: name in word.split(","))
-        shards = (self[place] for place in np.flatnonzero(~is_declared).tolist())
-        return next((file for shard in shards for file in shard.stored_files if name not in file.hashes), None)
+    def without_hash(self, name: str) -> Iterator[ShardInfo]:
+        """Yield the shards that do not declare this hash; their files may have it all the same."""
+        places = np.flatnonzero(~self._has_word("hash_names", lambda word: name in word.split(",")))
+        return (self[place] for place in places.tolist())
 
-
-def _words_at(places: Ids, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words that these places refer to, sorted.
-
-    `np.unique` would import masked arrays, which takes longer than opening a small table.
-    """
-    return tuple(sorted({words[place] for place in np.flatnonzero(np.bincount(places[places >= 0])).tolist()}))
-
-
-def _is_word(places: Ids, words: Sequence[str], accepts: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Return for each place whether it has a word that is accepted."""
-    return np.array([*map(accepts, words), False])[places]
+    def _has_word(self, name: str, accepts: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """Return for each shard whether it has a word that is accepted."""
+        places, words = self.words(name)
+        return np.array([*map(accepts, words), False])[places]
 
 
 def _hash(text: str) -> int:
@@ -446,8 +358,7 @@ def hashes_of(texts: "pa.Array | pa.ChunkedArray") -> NDArray[np.uint64]:
     return hashes
 
 
-@dataclass(frozen=True, eq=False)
-class ShardBytes:
+class ShardBytes(NamedTuple):
     """Bytes of every shard, over all of its files; each int64, shape (shards,)."""
 
     raw: Ids
@@ -458,48 +369,98 @@ class ShardBytes:
     """Bytes of compressed files; 0 where there are none."""
 
 
+def _numbers(shards: Sequence[ShardInfo], name: str) -> Ids:
+    """Return the samples of each shard or, by the name of the column, the bytes of a file; -1 where there is none."""
+    if isinstance(shards, ShardTable):
+        return shards.numbers(name)
+    if name == "samples":
+        return np.array([shard.samples for shard in shards], np.int64)
+    files = (getattr(shard, name.removesuffix("_bytes")) for shard in shards)
+    return np.array([-1 if file is None else file.num_bytes for file in files], np.int64)
+
+
+def _bytes_each(shards: Sequence[ShardInfo]) -> ShardBytes:
+    raw, zipped = ([_numbers(shards, f"{part}_bytes") for part in parts] for parts in (ZIPPED, ZIPPED.values()))
+    stored = [np.where(packed < 0, plain, packed) for plain, packed in zip(raw, zipped, strict=True)]
+    totals: list[Any] = [sum(np.maximum(sizes, 0) for sizes in group) for group in (raw, stored, zipped)]
+    return ShardBytes(*totals)
+
+
 def bytes_of(shards: Sequence[ShardInfo]) -> ShardBytes:
     """Return the bytes of every shard."""
-    if isinstance(shards, ShardTable):
-        return shards.num_bytes_each
-    rows = [
-        (
-            sum(file.num_bytes for file in info.raw_files),
-            sum(file.num_bytes for file in info.stored_files),
-            sum(file.num_bytes for file in (info.zip, info.zip_meta) if file is not None),
-        )
-        for info in shards
-    ]
-    raw, stored, zipped = np.array(rows, np.int64).reshape(-1, 3).T
-    return ShardBytes(raw, stored, zipped)
+    return shards.bytes_each if isinstance(shards, ShardTable) else _bytes_each(shards)
+
+
+def num_bytes_of(shards: Sequence[ShardInfo]) -> int:
+    """Return the bytes of all these shards as stored; of segments, without loading them."""
+    # Not by `bytes_each`: threads that load segments ask for this, and for the splits. In Python 3.11 and earlier, they
+    # would wait for the lock that all cached properties of a name share, which the one that waits for them has.
+    facts = facts_of(shards)
+    return sum(segment.num_bytes for segment in facts) if facts else int(_bytes_each(shards).stored.sum())
 
 
 def sizes_of(shards: Sequence[ShardInfo]) -> Ids:
     """Return the number of samples of every shard; int64, shape (shards,)."""
-    return shards.sizes if isinstance(shards, ShardTable) else np.array([info.samples for info in shards], np.int64)
+    return _numbers(shards, "samples")
 
 
 def samples_of(shards: Sequence[ShardInfo]) -> int:
-    """Return the number of samples of all shards."""
-    return shards.num_samples if isinstance(shards, ShardTable) else sum(info.samples for info in shards)
+    """Return the number of samples of all shards; of segments, without loading them."""
+    facts = facts_of(shards)
+    return sum(segment.rows for segment in facts) if facts else int(sizes_of(shards).sum())
 
 
-def kinds_of(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
-    """Return shards with at least one of each schema and format."""
-    return shards.kinds if isinstance(shards, ShardTable) else shards
+def samples_of_split(shards: Sequence[ShardInfo], split: str) -> int:
+    """Return the number of samples of a split; of segments, without loading them."""
+    facts = facts_of(shards)
+    if facts:
+        return sum(segment.splits[split].rows for segment in facts if split in segment.splits)
+    return samples_of(of_split(shards, split))
 
 
-def has_block_lists(shards: Sequence[ShardInfo]) -> bool:
-    """Return whether any of the shards may have a block list."""
+def of_split(shards: Sequence[ShardInfo], split: str) -> Sequence[ShardInfo]:
+    """Return the shards of one split."""
     if isinstance(shards, ShardTable):
-        return shards.has_block_lists
-    return any(shard.blocks is not None for shard in shards)
+        return shards.of_partition(split)
+    return tuple(shard for shard in shards if shard.partition == split)
+
+
+def partitions_of(shards: Sequence[ShardInfo]) -> tuple[str, ...]:
+    """Return the names of the splits of these shards, sorted; of segments, without loading them."""
+    facts = facts_of(shards)
+    names: set[str | None]
+    if facts:
+        names = set().union(*(segment.splits for segment in facts))
+    elif isinstance(shards, ShardTable):
+        names = {*_words_in(shards, "partition")}
+    else:
+        names = {shard.partition for shard in shards}
+    return tuple(sorted(name for name in names if name))
+
+
+def facts_of(shards: Sequence[ShardInfo]) -> tuple[Segment, ...]:
+    """Return the facts of the segments, if these are all shards of a table in segments; they save loading it."""
+    segments = segments_in(shards)
+    return () if segments is None else segments.listed.segments
+
+
+def _words_in(shards: ShardTable, name: str) -> set[str]:
+    """Return the words that the shards have in a column.
+
+    `np.unique` would import masked arrays, which takes longer than opening a small table.
+    """
+    places, words = shards.words(name)
+    return {words[place] for place in np.flatnonzero(np.bincount(places[places >= 0])).tolist()}
 
 
 def block_files_of(shards: Sequence[ShardInfo]) -> set[str]:
-    """Return the names of the files with the block lists of these shards."""
+    """Return the names of the files with the block lists of these shards.
+
+    Raises:
+        IndexFileError: a name is not safe.
+    """
     if isinstance(shards, ShardTable):
-        return shards.block_files
+        return {check_basename(word, where="shard table") for word in _words_in(shards, "block_file")}
     return {shard.blocks.file for shard in shards if shard.blocks is not None}
 
 
@@ -508,11 +469,38 @@ def written_keys(shards: Sequence[ShardInfo]) -> list[str]:
     return [*(file.basename for shard in shards for file in shard.stored_files), *sorted(block_files_of(shards))]
 
 
+def stored_sizes_of(shards: Sequence[ShardInfo]) -> Iterator[list[tuple[str, int]]]:
+    """Yield name and bytes of every stored file, in order; of a table some thousands at a time, without shards."""
+    if not isinstance(shards, ShardTable):
+        yield [(file.basename, file.num_bytes) for shard in shards for file in shard.stored_files]
+        return
+    import pyarrow.compute as pc
+
+    files = []
+    for parts in ZIPPED.items():
+        plain, packed = (shards.numbers(f"{part}_bytes") for part in parts)
+        files.append(([shards.texts(f"{part}_name") for part in parts[::-1]], np.where(packed < 0, plain, packed)))
+    for begin in range(0, len(shards), _ROWS_AT_ONCE):
+        columns = []
+        for names, sizes in files:
+            stored = pc.coalesce(*(column.slice(begin, _ROWS_AT_ONCE) for column in names))
+            columns.append(zip(stored.to_pylist(), sizes[begin : begin + _ROWS_AT_ONCE].tolist(), strict=True))
+        yield [file for row in zip(*columns, strict=True) for file in row if file[0] is not None]
+
+
+def kinds_of(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
+    """Return shards with at least one of each schema and format; of a table, whichever of its rows are selected."""
+    if not isinstance(shards, ShardTable):
+        return shards
+    kinds = (shard for content in shards.content.contents() for shard in content.kinds())
+    return list({tuple(getattr(shard, name) for name in _KIND): shard for shard in kinds}.values())
+
+
 def without_hash(shards: Sequence[ShardInfo], name: str) -> FileInfo | None:
     """Return the first stored file without a hash of this name; None if all have it."""
-    if isinstance(shards, ShardTable):
-        return shards.without_hash(name)
-    return next((file for info in shards for file in info.stored_files if name not in file.hashes), None)
+    # Every file of a shard has all hashes that the shard declares; that was checked when a table was opened.
+    lacking = shards.without_hash(name) if isinstance(shards, ShardTable) else shards
+    return next((file for shard in lacking for file in shard.stored_files if name not in file.hashes), None)
 
 
 def segments_in(shards: Sequence[ShardInfo]) -> TableFiles | None:
@@ -531,40 +519,3 @@ def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
     check_kinds(kinds_of(shards), schema)
     if not isinstance(shards, ShardTable):  # names were checked when it was opened
         check_unique(shards)
-
-
-def digest_of(shards: Iterable[ShardInfo]) -> str:
-    """Return the SHA-256, hex, of the canonical JSON of all shards (schema, counts, names, sizes, hashes, split)."""
-    digest = hashlib.sha256(b"smalti-manifest-1\n")
-    columns: dict[Schema, str] = {}
-    ends: dict[tuple[Any, ...], str] = {}
-    for shard in shards:
-        schema = columns.get(shard.schema)
-        if schema is None:
-            schema = canonical([shard.schema.names, shard.schema.encodings, shard.schema.sizes])
-            columns[shard.schema] = schema
-        common = (shard.compression, shard.hash_names, shard.size_limit)
-        end = ends.get(common)
-        if end is None:
-            end = ends[common] = canonical(common)[1:-1]
-        row = f"{canonical(shard.partition)},{shard.samples},{_file_text(shard.raw)},{_file_text(shard.zip)},{end}"
-        if shard.meta is not None:  # text shards only, so that digests of MDS sets do not change
-            marks = canonical([shard.format, shard.newline, shard.separator])[1:-1]
-            row += f",{marks},{_file_text(shard.meta)},{_file_text(shard.zip_meta)}"
-        elif shard.format != "mds":
-            row += f",{canonical(shard.format)}"
-        digest.update(f"{schema}[{row}]\n".encode())
-    return digest.hexdigest()
-
-
-def canonical(value: Any) -> str:
-    """Return the JSON without spaces over which digests are computed."""
-    return "null" if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _file_text(file: FileInfo | None) -> str:
-    """Return the canonical JSON of a file; formatted by hand, because an encoder takes seconds for a million files."""
-    if file is None:
-        return "null"
-    hashes = ",".join([f"{_quoted(name)}:{_quoted(digest)}" for name, digest in sorted(file.hashes.items())])
-    return f"[{_quoted(file.basename)},{file.num_bytes},{{{hashes}}}]"

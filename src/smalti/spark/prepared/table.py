@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from smalti.catalog import Manifest, sidecars
 from smalti.catalog.opening import WantedVersion, open_version
-from smalti.catalog.table.arrow import pack_shards, unpack_shards
+from smalti.catalog.table.arrow import ipc_file, pack_shards, unpack_shards
 from smalti.errors import FormatError, StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.format.hashing import new_hash
@@ -346,7 +346,7 @@ def _copy_rows(store: Store, write_id: str, jobs: Iterator[pa.RecordBatch], atte
 
 def _answer(part: ShardInfo | None, files: pa.Table) -> dict[str, Any]:
     parts = pack_shards([part] if part is not None else [])
-    return {"parts": parts, "files": base64.b64encode(sidecars.ipc_file(files)).decode()}
+    return {"parts": parts, "files": base64.b64encode(ipc_file(files)).decode()}
 
 
 def parts_of(answers: Answers) -> list[ShardInfo]:

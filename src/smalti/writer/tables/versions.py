@@ -34,7 +34,7 @@ from smalti.catalog.publishing import check_target
 from smalti.catalog.retention import markers
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.table.segments import joined_table
-from smalti.catalog.table.shard_table import written_keys
+from smalti.catalog.table.shard_table import partitions_of, written_keys
 from smalti.catalog.verify import open_checked
 from smalti.errors import SmaltiError, StoreError
 from smalti.format import ShardInfo, num_bytes_of_empty
@@ -242,7 +242,7 @@ def collect_parts(answers: Answers) -> list[TaskShards]:
     for attempt, answer in answers:
         table = unpack_shards(answer["shards"], where=f"answer of task {attempt.name}")
         if len(table):
-            for split in table.partitions or (None,):
+            for split in partitions_of(table) or (None,):
                 shards = table if split is None else table.of_partition(split)
                 for info in (shards[0], shards[-1]):
                     check_owner(info.raw.basename.rpartition("/")[0], attempt.name, attempt)
