@@ -82,7 +82,6 @@ SOURCE = Path(errors.__file__).parent
 CAUGHT = {
     "attributes.py": "attributes that Python itself asks for",
     "cache/cache.py": "a wait that becomes a StoreTimeout",
-    "catalog/foreign_index.py": "entries that are not alike, which the parser of index files reads",
     "catalog/table/content.py": "defects of a table, which become an IndexFileError",
     "catalog/table/rows.py": "defects of a table, which become an IndexFileError",
     "conversion/sources/huggingface.py": "the end of a file, which becomes a FormatError",
