@@ -8,7 +8,7 @@ import pytest
 from smalti import add_columns
 from smalti.catalog import tag
 from smalti.cli import main
-from smalti.cli.output import byte_count
+from smalti.texts import byte_count
 from tests.faults.cached_sets import SAMPLES, copies, read_all, reader, remote_set
 from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork

@@ -17,9 +17,10 @@ import typer
 from smalti.cli import main
 from smalti.cli.faults import ExitCode, UsageFault, run_app, run_command
 from smalti.cli.options import Output, StoreOptions, VersionChoice, parse_storage_option
-from smalti.cli.output import Column, byte_count, duration, exact_bytes, progress, write_table
+from smalti.cli.output import Column, duration, exact_bytes, progress, write_table
 from smalti.cli.registration import add_command, make_app
 from smalti.errors import SmaltiError
+from smalti.texts import byte_count
 from tests.shard_sets import write_set
 
 HEAVY = {"numpy", "pyarrow", "fsspec", "torch", "pyspark", "pandas", "yaml", "PIL"}

@@ -31,6 +31,6 @@ def test_a_program_of_the_page_runs(number, s3_server, s3_bucket, tmp_path, monk
 def test_the_table_has_every_check():
     listed = {name for row in re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE) for name in re.findall(r"`(.*?)`", row)}
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "src/smalti/diagnosis").glob("*.py"))
-    pattern = r'(?:Finding|finding_of|Check)\(\s*"([a-z ]+)"'
-    made = set(re.findall(pattern, sources))
+    pattern = r'(?:(?:Finding|finding_of)\(\s*"([a-z ]+)")|(?:\("([a-z ]+)", (?:check_|partial|look|room))'
+    made = {name for names in re.findall(pattern, sources) for name in names if name}
     assert made == listed

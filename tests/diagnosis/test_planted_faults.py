@@ -10,10 +10,16 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from smalti.diagnosis import State, diagnose
-from smalti.diagnosis.doctor import check_locks, check_room
-from smalti.diagnosis.findings import Check, Finding, run_checks
-from smalti.diagnosis.machine import check_gpu, check_java, check_packages
-from smalti.diagnosis.store_access import PlaceFacts, check_place
+from smalti.diagnosis.doctor import (
+    PlaceFacts,
+    check_gpu,
+    check_java,
+    check_locks,
+    check_packages,
+    check_place,
+    check_room,
+)
+from smalti.diagnosis.findings import Finding, run_checks
 from tests.faults.test_f_bound import in_namespace
 from tests.shard_sets import write_set
 from tests.storage.servers.s3_server import policy_for
@@ -230,8 +236,7 @@ ON_SMALL_DISKS = """
 import json, resource, subprocess, sys
 from pathlib import Path
 from smalti.catalog import load_manifest
-from smalti.diagnosis.doctor import check_room
-from smalti.diagnosis.machine import check_machine
+from smalti.diagnosis.doctor import check_machine, check_room
 root = Path(sys.argv[1])
 for name, options in {"full": "size=64k", "small": "size=200m"}.items():
     (root / name).mkdir()
@@ -289,8 +294,8 @@ def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other():
     def works():
         yield Finding("last", State.OK, "fine")
 
-    late = Check("hangs", hangs, 0.2, "restart it")
-    first, hung, broken, last = run_checks([late, Check("breaks", breaks, 60, ""), Check("works", works, 60, "")])
+    late = ("hangs", hangs, 0.2, "restart it")
+    first, hung, broken, last = run_checks([late, ("breaks", breaks, 60, ""), ("works", works, 60, "")])
     assert (first.check, last.check) == ("first", "last")
     assert (hung.state, hung.found, hung.to_do) == (State.FAULT, "no answer within 0 s", "restart it")
     assert broken.found.startswith("ZeroDivisionError")

@@ -22,6 +22,7 @@ import typer
 from smalti.errors import ArgumentError, SmaltiError
 from smalti.extras import EXTRA_OF
 from smalti.redaction import redact, redact_message, word_secrets
+from smalti.texts import printable
 
 
 class ExitCode(IntEnum):
@@ -44,7 +45,6 @@ class ExitCode(IntEnum):
 
 
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _LINES = "\n\t"  # of messages
 _ARGUMENT = re.compile(r"`(\w+)`")
 _WITH_OBJECT = re.compile(r"(?<!\w)(\w+)=(\{(?:[^{}]|\{[^{}]*\})*\})")
@@ -61,16 +61,6 @@ class UsageFault(typer.TyperException):
 
 class OutputLost(Exception):  # noqa: N818 - the cause is the error
     """The output could not be written: its reader has ended, or its disk is full. The cause is an `OSError`."""
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    """Return a text without characters that a terminal interprets: controls, and those that change the direction.
-
-    They are escaped, except for those in `keep`.
-    """
-    return "".join(
-        each if each.isprintable() or each in keep else _ESCAPES.get(each, f"\\u{ord(each):04x}") for each in text
-    )
 
 
 @contextmanager

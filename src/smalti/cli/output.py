@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from smalti.cli.faults import OutputLost, printable
+from smalti.cli.faults import OutputLost
 from smalti.cli.options import Output
+from smalti.texts import byte_count, printable
 
 _NOT_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that `json.dumps` leaves as they are, and that change a terminal or are no text."""
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,6 @@ def write_table(columns: Sequence[str | Column], rows: Iterable[Sequence[object]
             for text, width, each in zip(row, widths, described, strict=True)
         )
         write("  ".join(padded).rstrip())
-
-
-def byte_count(num_bytes: float) -> str:
-    """Return a number of bytes as people read it, in units of 1024: `1.5 MiB`."""
-    if num_bytes < 1024:
-        return f"{num_bytes:,.0f} bytes"
-    value = float(num_bytes)
-    for unit in _UNITS:
-        value /= 1024
-        if value < 999.95 or unit == _UNITS[-1]:
-            break
-    return f"{value:,.1f} {unit}"
 
 
 def exact_bytes(num_bytes: int) -> str:

@@ -70,17 +70,9 @@ class Diagnosis:
         return {"url": self.url, "ok": self.ok, "counts": self.counts, "seconds": self.seconds, "findings": rows}
 
 
-@dataclass(frozen=True)
-class Check:
-    """One check, or several that depend on each other."""
-
-    name: str
-    run: Callable[[], Iterable[Finding]]
-    """Yields findings; those before a timeout count."""
-    seconds: float
-    """Time limit."""
-    on_timeout: str
-    """Advice if it does not end within the limit."""
+Check = tuple[str, Callable[[], Iterable[Finding]], float, str]
+"""Name of a check, or of several that depend on each other; a function that yields findings, of which those before a
+timeout count; its time limit, seconds; advice if it does not end within the limit."""
 
 
 def run_checks(checks: Sequence[Check], on_check: Callable[[int, int], None] | None = None) -> list[Finding]:
@@ -97,24 +89,23 @@ def run_checks(checks: Sequence[Check], on_check: Callable[[int, int], None] | N
 
 
 def _findings_of(check: Check) -> list[Finding]:
-    found: list[Finding] = []
+    name, run, seconds, on_timeout = check
+    findings: list[Finding] = []
 
     def collect() -> None:
-        for finding in check.run():
-            found.append(finding)
+        for finding in run():
+            findings.append(finding)  # noqa: PERF402 -- one by one: those before a timeout count
 
     begun = time.monotonic()
     try:
-        call_within(check.seconds, collect)
+        call_within(seconds, collect)
     except Exception as error:  # noqa: BLE001 -- a finding, too
-        is_late = isinstance(error, StoreTimeout) and time.monotonic() - begun >= check.seconds
-        text = f"no answer within {check.seconds:.0f} s" if is_late else f"{type(error).__name__}: {one_line(error)}"
-        found = [*found, Finding(check.name, State.FAULT, text, check.on_timeout if is_late else REPORT)]
-    return found
-
-
-REPORT = "the check itself failed: an installed package may be broken; please report it with this output"
-"""Advice for an error that no check expects."""
+        if isinstance(error, StoreTimeout) and time.monotonic() - begun >= seconds:
+            return [*findings, Finding(name, State.FAULT, f"no answer within {seconds:.0f} s", on_timeout)]
+        text = f"{type(error).__name__}: {one_line(error)}"
+        remedy = "the check itself failed: an installed package may be broken; please report it with this output"
+        return [*findings, Finding(name, State.FAULT, text, remedy)]
+    return findings
 
 
 def one_line(error: BaseException) -> str:

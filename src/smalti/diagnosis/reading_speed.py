@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -18,9 +18,8 @@ from smalti.cache import CacheOptions
 from smalti.cache.sources import detect_cache_folder
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.dataset import StreamingDataset, open_dataset
-from smalti.diagnosis.store_access import is_read_in_place
+from smalti.diagnosis.doctor import is_read_in_place
 from smalti.errors import ArgumentError, CatalogError, MixedSplitsWarning, StoreTimeout
-from smalti.format import ShardInfo
 from smalti.storage import Place, Store, open_store
 
 SECONDS = 30.0
@@ -175,10 +174,18 @@ def measure_reading(
         if on_speed is not None:
             on_speed(speed)
 
-    with _folder(local) as folder:
+    wanted = detect_cache_folder() if local is None else Path(local).expanduser()
+    base = next((path for path in (wanted, *wanted.parents) if path.is_dir()), None)  # on the cache's disk
+    with tempfile.TemporaryDirectory(prefix=".smalti-benchmark-", dir=base, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
         with closing(opened(folder / "facts")) as dataset:
             facts = _SetShards(dataset)
-        round_trip = _round_trip(store, facts.shards, share)
+        key, taken, end = facts.shards[0].stored.basename, list[float](), time.monotonic() + share
+        store.get_range(key, 0, 1)  # connects
+        while len(taken) < ROUND_TRIPS and (not taken or time.monotonic() < end):
+            begun = time.monotonic()
+            store.get_range(key, 0, 1)
+            taken.append(time.monotonic() - begun)
         for number in threads:
             add(_measure("link", number, share, (facts.ranges(store, each) for each in cycle(facts.numbers))))
             copies = folder / f"threads-{number}"
@@ -195,7 +202,7 @@ def measure_reading(
         shards=len(facts.shards),
         num_bytes=int(facts.stored.sum()),
         is_read_in_place=is_read_in_place(store, facts.shards),
-        round_trip=round_trip,
+        round_trip=_latency(taken),
         speeds=tuple(found),
     )
 
@@ -240,16 +247,6 @@ def _cold(dataset: StreamingDataset, facts: _SetShards, folder: Path, read: list
             return
         read.append(number)
         yield facts.batches(dataset, number)
-
-
-def _round_trip(store: Store, shards: Sequence[ShardInfo], seconds: float) -> Latency:
-    key, taken, end = shards[0].stored.basename, list[float](), time.monotonic() + seconds
-    store.get_range(key, 0, 1)  # connects
-    while len(taken) < ROUND_TRIPS and (not taken or time.monotonic() < end):
-        begun = time.monotonic()
-        store.get_range(key, 0, 1)
-        taken.append(time.monotonic() - begun)
-    return _latency(taken)
 
 
 def _latency(taken: Sequence[float]) -> Latency:
@@ -298,31 +295,16 @@ class _Meter:
                     part = next(self.parts, None)
                 if part is None:
                     return
-                self._read(part)
+                begun = time.monotonic()
+                for num_bytes, samples in part:
+                    now = time.monotonic()
+                    with self.lock:
+                        if now < self.end or not self.taken:
+                            self.num_bytes, self.samples = self.num_bytes + num_bytes, self.samples + samples
+                            self.last = max(self.last, now)
+                            self.taken.append(now - begun)
+                    if now >= self.end:
+                        return
+                    begun = time.monotonic()
         except BaseException as error:  # noqa: BLE001 -- raised by the thread that waits
             self.faults.append(error)
-
-    def _read(self, part: Iterable[_Step]) -> None:
-        begun = time.monotonic()
-        for num_bytes, samples in part:
-            now = time.monotonic()
-            with self.lock:
-                if now < self.end or not self.taken:
-                    self.num_bytes, self.samples = self.num_bytes + num_bytes, self.samples + samples
-                    self.last = max(self.last, now)
-                    self.taken.append(now - begun)
-            if now >= self.end:
-                return
-            begun = time.monotonic()
-
-
-@contextmanager
-def _folder(local: str | Path | None) -> Iterator[Path]:
-    """Yield an empty folder on the cache's disk, beside the cache, and remove it at the end."""
-    wanted = detect_cache_folder() if local is None else Path(local).expanduser()
-    base = next((place for place in (wanted, *wanted.parents) if place.is_dir()), None)
-    folder = Path(tempfile.mkdtemp(prefix=".smalti-benchmark-", dir=base))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

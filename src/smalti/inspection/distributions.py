@@ -285,8 +285,8 @@ def escape(text: str) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Return at most so many characters of a text."""
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+    """Return at most so many characters of a text, the last of them an ellipsis if it was longer."""
+    return text if len(text) <= length else f"{text[: max(1, length) - 1]}…"
 
 
 def short_number(value: float) -> str:

@@ -34,8 +34,6 @@ from smalti.inspection.reading import Ids, VersionRows
 from smalti.inspection.stats import OnRows, Stats, stats_of
 from smalti.inspection.values import (
     IMAGE_LISTS,
-    byte_text,
-    cut,
     image_files,
     is_image,
     summarize_image,
@@ -43,6 +41,7 @@ from smalti.inspection.values import (
     value_text,
 )
 from smalti.storage import LocalStore, Place
+from smalti.texts import byte_count
 
 DEFAULT_ROWS = 200
 DEFAULT_MAX_BYTES = 20 << 20
@@ -261,8 +260,8 @@ class _Page:
         facts = {
             "rows": f"{measured.num_rows:,}",
             ("shard" if len(self._rows.set.shards) == 1 else "shards"): f"{len(self._rows.set.shards):,}",
-            "stored": byte_text(int(shards.stored.sum())),
-            "uncompressed": byte_text(int(shards.raw.sum())),
+            "stored": byte_count(int(shards.stored.sum())),
+            "uncompressed": byte_count(int(shards.raw.sum())),
             "columns": f"{len(self._rows.encodings):,}",
             **({"version": str(manifest.version)} if manifest.version else {}),
             **({"split": measured.split} if measured.split else {}),
@@ -377,7 +376,7 @@ def _thumbnail_cell(data: bytes, encoding: str) -> Mapping[str, Any]:
             image = Image.fromarray(np.ascontiguousarray(pixels))
         image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
     except (BadImageError, OSError, ValueError) as error:
-        return {"text": f"does not decode: {cut(str(error), 200)}", "fault": True}
+        return {"text": f"does not decode: {shortened(str(error), 200)}", "fault": True}
     image.save(out, "WEBP", quality=70, method=2)
     return {"src": f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}", "text": found.text()}
 

@@ -24,6 +24,8 @@ from smalti.errors import BadImageError
 from smalti.format.encodings.registry import parse_encoding
 from smalti.images import ImageHeader, probe_image
 from smalti.images.header import may_be_image
+from smalti.inspection.distributions import shortened
+from smalti.texts import byte_count, printable
 
 MAX_JSON_ELEMENTS = 64
 """Elements of an array that JSON holds."""
@@ -33,15 +35,6 @@ IMAGE_LISTS = {
     "list[jpeg]": "jpeg", "list[png]": "png", "list[pil]": "pil", "jpeg_array": "jpeg", "jpegarray": "jpeg",
 }  # fmt: skip
 """Encodings of lists of images, and that of their members."""
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def byte_text(count: float) -> str:
-    """Return a number of bytes as a short text in units of 1024, such as `24 KiB` or `1.5 GiB`."""
-    size, unit = float(count), 0
-    while size >= 999.5 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.1f} {_UNITS[unit]}" if unit and size < 9.95 else f"{size:.0f} {_UNITS[unit]}"
 
 
 @dataclass(frozen=True)
@@ -59,8 +52,8 @@ class ImageSummary:
     def text(self) -> str:
         """Return them as a short text."""
         if self.fault:
-            return f"no image, {byte_text(self.num_bytes)}: {self.fault}"
-        return f"{self.format.lower()} {self.width}x{self.height} {byte_text(self.num_bytes)}"
+            return f"no image, {byte_count(self.num_bytes)}: {self.fault}"
+        return f"{self.format.lower()} {self.width}x{self.height} {byte_count(self.num_bytes)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return them as JSON."""
@@ -173,9 +166,8 @@ def value_text(value: Any, encoding: str, limit: int | None = None) -> str:
 
     Characters that a terminal would interpret are escaped.
     """
-    line = _line(value, encoding, limit)
-    shown = (each if each.isprintable() else _ESCAPES.get(each, f"\\u{ord(each):04x}") for each in line)
-    return cut("".join(shown), limit)
+    line = printable(_line(value, encoding, limit))
+    return line if limit is None else shortened(line, limit)
 
 
 def _line(value: Any, encoding: str, limit: int | None) -> str:
@@ -184,7 +176,7 @@ def _line(value: Any, encoding: str, limit: int | None) -> str:
             return _images_line(summarize_images(value, encoding))
         if is_image(value, encoding):
             return summarize_image(value, encoding).text()
-        return f"{'pickle' if encoding == 'pkl' else 'bytes'} {byte_text(len(value))}"
+        return f"{'pickle' if encoding == 'pkl' else 'bytes'} {byte_count(len(value))}"
     if value is None:
         return "null"
     if isinstance(value, str):
@@ -206,11 +198,3 @@ def _images_line(images: list[ImageSummary]) -> str:
     sizes = ", ".join(f"{image.width}x{image.height}" for image in images[:3])
     noun = "image" if len(images) == 1 else "images"
     return f"{len(images)} {noun} {sizes}{', …' if len(images) > 3 else ''}".rstrip()
-
-
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def cut(text: str, limit: int | None) -> str:
-    """Return at most `limit` characters of a text, the last of them an ellipsis if it was longer."""
-    return text if limit is None or len(text) <= limit else f"{text[: max(1, limit) - 1]}…"

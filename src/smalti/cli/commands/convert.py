@@ -11,9 +11,10 @@ import typer
 
 from smalti.cli.faults import UsageFault
 from smalti.cli.options import Output, SplitChoice, StoreOptions, Url, parse_storage_option
-from smalti.cli.output import byte_count, progress, show
+from smalti.cli.output import progress, show
 from smalti.cli.registration import CHANGE, command
 from smalti.errors import SourceWarning
+from smalti.texts import byte_count
 
 if TYPE_CHECKING:
     from smalti.catalog import Manifest

@@ -12,9 +12,10 @@ import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
 from smalti.cli.options import Output, StoreOptions, Url
-from smalti.cli.output import byte_count, progress, show, write, write_facts
+from smalti.cli.output import progress, show, write, write_facts
 from smalti.cli.registration import CHANGE, command
 from smalti.regular_files import read_regular_text
+from smalti.texts import byte_count
 
 if TYPE_CHECKING:
     from smalti.writer import DeletionReport, PurgeReport

@@ -7,8 +7,9 @@ import typer
 
 from smalti.cli.faults import ExitCode
 from smalti.cli.options import Output, SplitChoice, StoreOptions
-from smalti.cli.output import Column, byte_count, progress, show, write, write_table
+from smalti.cli.output import Column, progress, show, write, write_table
 from smalti.cli.registration import CHANGE, command
+from smalti.texts import byte_count
 
 if TYPE_CHECKING:
     from smalti.exchange import CopyOptions, CopyReport

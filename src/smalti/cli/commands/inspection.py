@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smalti.cli.options import Output, SplitChoice, StoreOptions, Url
-from smalti.cli.output import Column, byte_count, exact_bytes, progress, show, write, write_facts, write_table
+from smalti.cli.output import Column, exact_bytes, progress, show, write, write_facts, write_table
 from smalti.cli.registration import LOOK, command
+from smalti.texts import byte_count
 
 if TYPE_CHECKING:
     from smalti.inspection import Head, Info, Stats

@@ -17,8 +17,9 @@ import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
 from smalti.cli.options import Output, StoreOptions, Url, VersionChoice
-from smalti.cli.output import Column, byte_count, duration, exact_bytes, progress, show, write, write_table
+from smalti.cli.output import Column, duration, exact_bytes, progress, show, write, write_table
 from smalti.cli.registration import MACHINE, command, group
+from smalti.texts import byte_count
 
 if TYPE_CHECKING:
     from smalti.cache import inspect

@@ -15,9 +15,10 @@ import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
 from smalti.cli.options import Output, SplitChoice, StoreOptions, Url
-from smalti.cli.output import byte_count, duration, show, write, write_facts, write_json
+from smalti.cli.output import duration, show, write, write_facts, write_json
 from smalti.cli.registration import TRAINING, command, group
 from smalti.redaction import MASK
+from smalti.texts import byte_count
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,6 @@ from smalti.cli.faults import ExitCode, point_out
 from smalti.cli.options import Output, StoreOptions, Url, VersionChoice
 from smalti.cli.output import (
     Column,
-    byte_count,
     exact_bytes,
     progress,
     show,
@@ -23,6 +22,7 @@ from smalti.cli.output import (
     write_table,
 )
 from smalti.cli.registration import CHANGE, LOOK, VERSIONS, command
+from smalti.texts import byte_count
 
 if TYPE_CHECKING:
     from smalti.catalog.retention.vacuum import VacuumReport
