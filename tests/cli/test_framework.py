@@ -16,7 +16,7 @@ import typer
 
 from smalti.cli import main
 from smalti.cli.faults import ExitCode, UsageFault, run_app, run_command
-from smalti.cli.options import Output, StoreOptions, VersionChoice, parse_storage_option
+from smalti.cli.options import CommonOptions, Output, VersionChoice, parse_storage_option
 from smalti.cli.output import Column, duration, exact_bytes, progress, write_table
 from smalti.cli.registration import add_command, make_app
 from smalti.errors import SmaltiError
@@ -247,7 +247,7 @@ def test_values_of_storage_options_are_typed_and_credentials_are_text(text, valu
 
 
 def test_options_of_a_store_are_not_those_of_a_path():
-    options = StoreOptions(["anon=true"], "http://127.0.0.1:9", "lab")
+    options = CommonOptions(storage_option=["anon=true"], endpoint_url="http://127.0.0.1:9", profile="lab")
     assert options.for_address("s3://b/x") == {"anon": True, "endpoint_url": "http://127.0.0.1:9", "profile": "lab"}
     assert options.for_address("./x") == {}
     with pytest.raises(UsageFault, match="--endpoint-url is for s3://, oci://, gs://"):

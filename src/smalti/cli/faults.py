@@ -101,7 +101,11 @@ def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
         if isinstance(fault, ArgumentError):
             return int(ExitCode.USAGE)
     except ModuleNotFoundError as fault:
-        complain(_advice_for_package(fault))
+        name = (fault.name or "").partition(".")[0]
+        if name == "smalti" or not name:
+            raise
+        wanted = f"smalti[{EXTRA_OF[name]}]" if name in EXTRA_OF else name
+        complain(f"this command needs the package {name}, which is not installed: pip install '{wanted}'")
     except OSError as fault:
         complain(_describe(fault))
     except UnicodeEncodeError as fault:
@@ -214,15 +218,6 @@ def _report_usage(fault: typer.TyperException) -> int:
         print(context.get_usage(), file=sys.stderr)
         print(f"`{context.command_path} --help` explains them.", file=sys.stderr)
     return fault.exit_code
-
-
-def _advice_for_package(fault: ModuleNotFoundError) -> str:
-    name = (fault.name or "").partition(".")[0]
-    extra = EXTRA_OF.get(name)
-    if name == "smalti" or not name:
-        raise fault
-    wanted = f"smalti[{extra}]" if extra else name
-    return f"this command needs the package {name}, which is not installed: pip install '{wanted}'"
 
 
 def _describe(fault: OSError) -> str:

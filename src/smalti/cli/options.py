@@ -25,7 +25,7 @@ _NAMED = {"endpoint_url": "--endpoint-url", "profile": "--profile"}
 class Output:
     """The form of a command's output."""
 
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.", rich_help_panel="Options")] = False
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class SplitChoice(VersionChoice):
 
 
 @dataclass(frozen=True)
-class StoreOptions:
-    """Settings of stores that are not the environment's."""
+class CommonOptions(Output):
+    """The form of the output, and settings of stores that are not the environment's."""
 
     PANEL: ClassVar[str] = "Store"
 

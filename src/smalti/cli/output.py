@@ -73,8 +73,10 @@ def write_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Write a line for each fact: its name, padded, and its value."""
     rows = [(printable(name), printable(str(value))) for name, value in facts]
     width = max((len(name) for name, _ in rows), default=0)
+    is_plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     for name, value in rows:
-        write(f"{_bold(name)}{' ' * (width - len(name))}  {value}".rstrip())
+        title = name if is_plain else f"\x1b[1m{name}\x1b[0m"
+        write(f"{title}{' ' * (width - len(name))}  {value}".rstrip())
 
 
 def write_table(columns: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> None:
@@ -115,11 +117,6 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value))
-
-
-def _bold(text: str) -> str:
-    is_plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    return text if is_plain else f"\x1b[1m{text}\x1b[0m"
 
 
 def _write_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -1,13 +1,13 @@
 """The registration of commands: typed functions whose options may come in groups, with examples at the end of the help.
 
-A parameter whose annotation is a dataclass is a group of options that several commands share, such as `StoreOptions`:
+A parameter whose annotation is a dataclass is a group of options that several commands share, such as `CommonOptions`:
 typer sees the fields of the dataclass in its place, and the function receives an instance. A group may have a `PANEL`,
 the heading of its options in the help.
 """
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
@@ -23,8 +23,6 @@ TRAINING = "Training"
 MACHINE = "This machine"
 PANELS = (LOOK, VERSIONS, CHANGE, TRAINING, MACHINE)
 """Headings of the commands in `smalti --help`, in this order."""
-
-_SETTINGS: dict[str, Any] = {"help_option_names": ["--help", "-h"]}
 
 
 class Command(TyperCommand):
@@ -80,7 +78,7 @@ def make_app(**settings: Any) -> typer.Typer:
         cls=CommandGroup,
         rich_markup_mode="rich" if sys.stdout.isatty() else None,
         no_args_is_help=True,
-        context_settings=_SETTINGS,
+        context_settings={"help_option_names": ["--help", "-h"]},
         **settings,
     )
 
@@ -156,41 +154,42 @@ def _without_bool(parameters: list[Any]) -> list[Any]:
 def _with_groups(function: Callable[..., Any]) -> Callable[..., int]:
     """Return the function as typer shall see it: groups replaced by their fields, exceptions by exit statuses."""
     parameters = inspect.signature(function, eval_str=True).parameters
-    groups: dict[str, Any] = {
-        name: each.annotation for name, each in parameters.items() if is_dataclass(each.annotation)
-    }
+    groups: dict[str, Any] = {}
+    flat: list[inspect.Parameter] = []
+    for name, parameter in parameters.items():
+        kind = parameter.annotation
+        if not is_dataclass(kind):
+            flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[name], hints = kind, get_type_hints(kind, include_extras=True)
+        for part in fields(kind):
+            for option in hints[part.name].__metadata__:  # under the heading of the group, if it has one
+                option.rich_help_panel = option.rich_help_panel or getattr(kind, "PANEL", None)
+            flat.append(
+                inspect.Parameter(
+                    part.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if part.default is MISSING else part.default,
+                    annotation=hints[part.name],
+                )
+            )
+    options = {parameter.name: _option(parameter) for parameter in flat}
 
     def run(**given: Any) -> int:
-        _check_numbers(given, options)
+        for name, value in given.items():  # of NaN, no other check can be relied on
+            if isinstance(value, int | float) and not -(1 << 63) <= value < 1 << 63:
+                raise UsageFault(
+                    f"{options.get(name) or name}: expected a number of at most 64 bits, and not infinite, found "
+                    f"{value!s:.40}"
+                )
         made = {
             name: kind(**{each.name: given.pop(each.name) for each in fields(kind)}) for name, kind in groups.items()
         }
         return run_command(lambda: function(**given, **made), options)
 
-    flat: list[inspect.Parameter] = []
-    for name, each in parameters.items():
-        if name in groups:
-            flat += _parameters_of(groups[name])
-        else:
-            flat.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    options = {each.name: _option(each) for each in flat}
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in flat}
     return run
-
-
-def _check_numbers(given: dict[str, Any], options: dict[str, str]) -> None:
-    """Check that all numbers are finite and of at most 64 bits; of NaN, no other check can be relied on.
-
-    Raises:
-        UsageFault: one is not.
-    """
-    for name, value in given.items():
-        if isinstance(value, int | float) and not -(1 << 63) <= value < 1 << 63:
-            raise UsageFault(
-                f"{options.get(name) or name}: expected a number of at most 64 bits, and not infinite, found "
-                f"{value!s:.40}"
-            )
 
 
 def _option(parameter: inspect.Parameter) -> str:
@@ -201,13 +200,3 @@ def _option(parameter: inspect.Parameter) -> str:
             named = next((name for name in names if isinstance(name, str) and name.startswith("--")), None)
             return named or f"--{parameter.name.replace('_', '-')}"
     return ""
-
-
-def _parameters_of(kind: Any) -> Iterator[inspect.Parameter]:
-    """Yield the fields of a group of options, under the heading of the group if it has one."""
-    hints = get_type_hints(kind, include_extras=True)
-    for part in fields(kind):
-        for option in hints[part.name].__metadata__:
-            option.rich_help_panel = getattr(kind, "PANEL", None)
-        default = inspect.Parameter.empty if part.default is MISSING else part.default
-        yield inspect.Parameter(part.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[part.name])

@@ -5,21 +5,16 @@
 
 import json
 import warnings
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from smalti.cli.faults import UsageFault
-from smalti.cli.options import Output, SplitChoice, StoreOptions, Url, parse_storage_option
+from smalti.cli.options import CommonOptions, SplitChoice, Url, parse_storage_option
 from smalti.cli.output import progress, show
 from smalti.cli.registration import CHANGE, command
 from smalti.errors import SourceWarning
 from smalti.texts import byte_count
-
-if TYPE_CHECKING:
-    from smalti.catalog import Manifest
-
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="File, folder, pattern or URL.", show_default=False)]
 
 
 @command(
@@ -32,7 +27,7 @@ Source = Annotated[str, typer.Argument(metavar="SOURCE", help="File, folder, pat
     ],
 )
 def run_convert(  # noqa: PLR0913  one parameter for each option
-    source: Source,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="File, folder, pattern or URL.", show_default=False)],
     url: Url,
     *,
     format: Annotated[
@@ -60,20 +55,26 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
     processes: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes (default: one per core).", show_default=False)
     ] = None,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Write rows or files as a new version of a shard set, on all cores, without Spark.
 
     Reads Parquet, folders of images, and the other formats of docs/convert.md.
     """
     from smalti.conversion import convert
+    from smalti.sources.listing import describe_left_out
 
+    policy: Any = nulls
+    if nulls.startswith("{"):
+        try:
+            policy = json.loads(nulls)
+        except ValueError as fault:
+            raise UsageFault(f"--nulls: not valid JSON: {fault}") from None
     pairs = [text.partition("=") for text in column or ()]
     options: dict[str, Any] = {
         "format": format,
         "columns": {name: encoding or None for name, _, encoding in pairs} or None,
-        "nulls": _nulls(nulls),
+        "nulls": policy,
         "partition_by": split_by,
         "mode": mode,
         "compression": None if compression == "none" else compression,
@@ -81,31 +82,16 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
         "write_id": write_id,
         "part_bytes": part_bytes,
         "settings": dict(parse_storage_option(text, "--setting") for text in setting or ()),
-        "source_storage_options": stores.for_address(source) or None,
-        "storage_options": stores.for_address(url) or None,
+        "source_storage_options": common.for_address(source) or None,
+        "storage_options": common.for_address(url) or None,
     }
     if hash:
         options["hashes"] = tuple(hash)
-    with progress(output, "converted", is_bytes=True) as on_bytes, warnings.catch_warnings():
+    with progress(common, "converted", is_bytes=True) as on_bytes, warnings.catch_warnings():
         warnings.simplefilter("ignore", SourceWarning)  # said below, with the rest that is left out
         if on_bytes is not None:
             options["on_progress"] = lambda state: on_bytes(state.num_bytes, state.total_bytes)
         made = convert(source, url, **options, processes=processes)
-    _write_version(made, output)
-
-
-def _nulls(text: str) -> Any:
-    if not text.startswith("{"):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError as fault:
-        raise UsageFault(f"--nulls: not valid JSON: {fault}") from None
-
-
-def _write_version(made: "Manifest", output: Output) -> None:
-    from smalti.sources.listing import describe_left_out
-
     num_bytes = sum(file.num_bytes for info in made.shards for file in info.stored_files)
     sources = made.lineage.get("sources")
     left_out = {}
@@ -116,7 +102,7 @@ def _write_version(made: "Manifest", output: Output) -> None:
     text = f"version {made.version}: {made.rows:,} rows in {shards} of {byte_count(num_bytes)}"
     if left_out:
         text += f"\nleft out: {describe_left_out(left_out)}"
-    show(output, {**facts, "write_id": made.write_id, "left_out": left_out}, text)
+    show(common, {**facts, "write_id": made.write_id, "left_out": left_out}, text)
 
 
 @command(
@@ -149,8 +135,7 @@ def run_export(  # noqa: PLR0913  one parameter for each option
         int | None,
         typer.Option(metavar="N", min=1, help="Files at a time (default: one per core).", show_default=False),
     ] = None,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Write a version as WebDataset tar files or as Parquet, with the same values.
 
@@ -158,31 +143,27 @@ def run_export(  # noqa: PLR0913  one parameter for each option
     """
     from smalti.exporting import export
 
+    endings = {}
+    for text in name or ():
+        of_column, equals, ending = text.partition("=")
+        if not (of_column and equals and ending):
+            raise UsageFault(f"--name: expected COLUMN=ENDING, such as image=jpg, found {text!r}")
+        endings[of_column] = ending
     options: dict[str, Any] = {
         "format": format,
         **version.arguments(),
         "columns": column or None,
-        "names": _names(name),
+        "names": endings,
         "size_limit": size_limit,
         "compression": compression,
         "workers": workers,
     }
-    with progress(output, "files written") as on_file:
-        report = export(stores.open(url), stores.open(to), **options, on_file=on_file)
+    with progress(common, "files written") as on_file:
+        report = export(common.open(url), common.open(to), **options, on_file=on_file)
     before = f", {report.num_reused:,} of them were there" if report.num_reused else ""
     show(
-        output,
+        common,
         report,
         f"version {report.version}: {report.num_samples:,} samples in {report.num_files:,} files of "
         f"{byte_count(report.num_bytes)}{before}",
     )
-
-
-def _names(pairs: list[str] | None) -> dict[str, str]:
-    names = {}
-    for text in pairs or ():
-        column, equals, ending = text.partition("=")
-        if not (column and equals and ending):
-            raise UsageFault(f"--name: expected COLUMN=ENDING, such as image=jpg, found {text!r}")
-        names[column] = ending
-    return names

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
-from smalti.cli.options import Output, StoreOptions, Url
+from smalti.cli.options import CommonOptions, Url
 from smalti.cli.output import progress, show, write, write_facts
 from smalti.cli.registration import CHANGE, command
 from smalti.regular_files import read_regular_text
@@ -19,10 +19,7 @@ from smalti.texts import byte_count
 
 if TYPE_CHECKING:
     from smalti.writer import DeletionReport, PurgeReport
-    from smalti.writer.predicate import Filters
     from smalti.writer.purge import OnProgress
-
-Tags = Literal["refuse", "remove", "move"]
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,17 @@ class Choice:
         if self.column is not None and self.at is not None:
             raise UsageFault("--at is the version of sample positions; ids of a --column are looked up in the newest")
         if self.where:
-            return {"where": _filters_of(self.where)}
-        text = _text_of(str(self.ids))
+            from smalti.errors import SchemaError
+            from smalti.writer.predicate import parse_filters
+
+            try:
+                return {"where": parse_filters(self.where)}
+            except SchemaError as fault:
+                raise UsageFault(f"--where: {fault}") from None
+        try:
+            text = sys.stdin.read() if str(self.ids) == "-" else read_regular_text(str(self.ids), "utf-8-sig")
+        except UnicodeDecodeError as fault:
+            raise UsageFault(f"--ids {self.ids}: byte {fault.start} is not UTF-8") from None
         ids = [line.strip() for line in text.splitlines() if line.strip()]
         if not ids:
             raise UsageFault(f"--ids {self.ids}: there is no id in it")
@@ -77,7 +83,9 @@ class PurgeChoice:
         bool,
         typer.Option("--purge", help="Also remove older versions that hold the samples, at once."),
     ] = False
-    tags: Annotated[Tags, typer.Option(help="What to do with tags of versions that have to go.")] = "refuse"
+    tags: Annotated[
+        Literal["refuse", "remove", "move"], typer.Option(help="What to do with tags of versions that have to go.")
+    ] = "refuse"
     all_versions: Annotated[bool, typer.Option("--all-versions", help="Remove every older version.")] = False
     unsafe_ttl: Annotated[
         bool,
@@ -99,9 +107,8 @@ class PurgeChoice:
         """
         from smalti.writer import PurgeOptions
 
-        chosen = self.all_versions, self.unsafe_ttl, self.bucket_versions, self.cache is not None, self.tags != "refuse"
         if not self.purge:
-            if any(chosen):
+            if self != PurgeChoice():
                 raise UsageFault("--tags, --all-versions, --unsafe-ttl, --bucket-versions and --cache need --purge")
             return False
         return PurgeOptions(
@@ -113,23 +120,6 @@ class PurgeChoice:
         )
 
 
-def _text_of(file: str) -> str:
-    try:
-        return sys.stdin.read() if file == "-" else read_regular_text(file, "utf-8-sig")
-    except UnicodeDecodeError as fault:
-        raise UsageFault(f"--ids {file}: byte {fault.start} is not UTF-8") from None
-
-
-def _filters_of(words: list[str]) -> "Filters":
-    from smalti.errors import SchemaError
-    from smalti.writer.predicate import parse_filters
-
-    try:
-        return parse_filters(words)
-    except SchemaError as fault:
-        raise UsageFault(f"--where: {fault}") from None
-
-
 @command(
     "delete",
     panel=CHANGE,
@@ -138,7 +128,7 @@ def _filters_of(words: list[str]) -> "Filters":
         "smalti delete ./people --ids erase.txt --column user_id --purge --report erased.json",
     ],
 )
-def run_delete(  # noqa: PLR0913 -- a parameter for each option
+def run_delete(
     url: Url,
     choice: Choice,
     purge: PurgeChoice,
@@ -149,8 +139,7 @@ def run_delete(  # noqa: PLR0913 -- a parameter for each option
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the whole report to this file, as JSON.")
     ] = None,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> ExitCode:
     """Delete samples: publish a version without those that match comparisons, or a list of ids.
 
@@ -161,37 +150,26 @@ def run_delete(  # noqa: PLR0913 -- a parameter for each option
 
     if report is not None and not report.absolute().parent.is_dir():
         raise UsageFault(f"--report {report}: there is no such folder")
-    store, options = stores.open(url), purge.options()
+    store, options = common.open(url), purge.options()
     arguments = {**choice.arguments(), "purge": options, "allow_empty": allow_empty}
     if not dry_run and not yes:
-        _ask(lambda shown: delete(store, **arguments, dry_run=True, on_progress=shown), output)
-    with _phases(output) as shown:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()) or common.as_json:
+            raise UsageFault("there is nobody to ask whether to delete: look with --dry-run first, then give --yes")
+        with _phases(common) as shown:
+            planned = delete(store, **arguments, dry_run=True, on_progress=shown)
+        point_out(planned.summary())
+        if planned.num_deleted or (planned.purge is not None and planned.purge.retired):
+            typer.confirm("Delete them?", abort=True, err=True)
+    with _phases(common) as shown:
         found = delete(store, **arguments, dry_run=dry_run, on_progress=shown)
     if report is not None:
         report.write_text(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    show(output, found, lambda: _write_report(found))
+    show(common, found, lambda: _write_report(found))
     return ExitCode.OK if found.ok else ExitCode.NOT_VERIFIED
 
 
-def _ask(search: Any, output: Output) -> None:
-    """Show what would be deleted, and ask whether it shall be.
-
-    Raises:
-        UsageFault: there is no terminal to ask on.
-        Abort: the answer is no.
-    """
-    if not (sys.stdin.isatty() and sys.stderr.isatty()) or output.as_json:
-        raise UsageFault("there is nobody to ask whether to delete: look with --dry-run first, then give --yes")
-    with _phases(output) as shown:
-        found: DeletionReport = search(shown)
-    point_out(found.summary())
-    if not found.num_deleted and (found.purge is None or not found.purge.retired):
-        return
-    typer.confirm("Delete them?", abort=True, err=True)
-
-
 @contextmanager
-def _phases(output: Output) -> "Iterator[OnProgress]":
+def _phases(common: CommonOptions) -> "Iterator[OnProgress]":
     """Yield the callback of `delete`: a progress bar for each kind of work."""
     with ExitStack() as stack:
         current: list[Any] = [None, None]
@@ -200,7 +178,7 @@ def _phases(output: Output) -> "Iterator[OnProgress]":
             if current[0] != what:
                 stack.close()
                 unit = "objects" if what == "removed" else "shards"
-                current[:] = [what, stack.enter_context(progress(output, f"{unit} {what}"))]
+                current[:] = [what, stack.enter_context(progress(common, f"{unit} {what}"))]
             if current[1] is not None:
                 current[1](done, total)
 
@@ -253,11 +231,6 @@ def _write_purge(purge: "PurgeReport", *, dry_run: bool) -> None:
         point_out(f"version {match.version}: {match.num_samples:,} matching samples in {match.key}")
     if purge.scan is not None and purge.scan.matches:
         point_out("others have published them during the call; call again")
-    _write_remains(purge)
-
-
-def _write_remains(purge: "PurgeReport") -> None:
-    """Write what may still hold the samples, and what to do about it."""
     kept = purge.bucket_versions
     if kept is None:
         write("old contents in the bucket: this store does not tell whether it keeps any")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smalti.cli.faults import ExitCode
-from smalti.cli.options import Output, SplitChoice, StoreOptions
-from smalti.cli.output import Column, progress, show, write, write_table
+from smalti.cli.options import CommonOptions, SplitChoice
+from smalti.cli.output import Column, progress, write, write_json, write_table
 from smalti.cli.registration import CHANGE, command
 from smalti.texts import byte_count
 
@@ -20,7 +20,7 @@ Target = Annotated[str, typer.Argument(metavar="TARGET", help="URL or folder to 
 
 
 @dataclass(frozen=True)
-class BothStores(StoreOptions):
+class BothStores(CommonOptions):
     """Settings of both stores, and of one of them."""
 
     from_option: Annotated[
@@ -79,14 +79,13 @@ def run_cp(
         bool, typer.Option("--restore-erased", help="Also if samples that were deleted at TARGET may come back.")
     ] = False,
     copying: Copying,
-    stores: BothStores,
-    output: Output,
+    common: BothStores,
 ) -> ExitCode:
     """Copy one version to another store, verified on both sides; a repeated call continues."""
     from smalti.exchange import copy_version
 
-    one, other = stores.open_both(source, target)
-    with progress(output, "bytes copied", is_bytes=True) as on_progress:
+    one, other = common.open_both(source, target)
+    with progress(common, "bytes copied", is_bytes=True) as on_progress:
         report = copy_version(
             one,
             other,
@@ -97,7 +96,7 @@ def run_cp(
             options=copying.options(),
             on_progress=on_progress,
         )
-    return _write_report(report, output)
+    return _write_report(report, common)
 
 
 @command(
@@ -115,14 +114,13 @@ def run_sync(
     history: Annotated[bool, typer.Option("--history", help="All versions (default: the newest).")] = False,
     tags: Annotated[bool, typer.Option("--tags", help="All tags, and the versions that have them.")] = False,
     copying: Copying,
-    stores: BothStores,
-    output: Output,
+    common: BothStores,
 ) -> ExitCode:
     """Copy to a mirror the versions that it lacks; nothing is removed there."""
     from smalti.exchange import sync
 
-    one, other = stores.open_both(source, target)
-    with progress(output, "bytes copied", is_bytes=True) as on_progress:
+    one, other = common.open_both(source, target)
+    with progress(common, "bytes copied", is_bytes=True) as on_progress:
         report = sync(
             one,
             other,
@@ -132,15 +130,14 @@ def run_sync(
             options=copying.options(),
             on_progress=on_progress,
         )
-    return _write_report(report, output)
+    return _write_report(report, common)
 
 
-def _write_report(report: "CopyReport", output: Output) -> ExitCode:
-    show(output, report, lambda: _write_copied(report))
-    return ExitCode.DIFFERS if report.dry_run and not report.is_in_sync else ExitCode.OK
-
-
-def _write_copied(report: "CopyReport") -> None:
+def _write_report(report: "CopyReport", common: BothStores) -> ExitCode:
+    status = ExitCode.DIFFERS if report.dry_run and not report.is_in_sync else ExitCode.OK
+    if common.as_json:
+        write_json(report.to_dict())
+        return status
     columns = [Column(title, is_number=True) for title in ("source", "target", "samples")]
     did = "to copy" if report.dry_run else "copied"
     rows = [
@@ -165,3 +162,4 @@ def _write_copied(report: "CopyReport") -> None:
             "`smalti delete` with --purge and the same condition at the target, or `smalti vacuum`"
         )
     write(f"{report.summary()} ({byte_count(report.num_bytes)})" if report.num_bytes else report.summary())
+    return status

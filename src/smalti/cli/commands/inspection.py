@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smalti.cli.options import Output, SplitChoice, StoreOptions, Url
+from smalti.cli.options import CommonOptions, SplitChoice, Url
 from smalti.cli.output import Column, exact_bytes, progress, show, write, write_facts, write_table
 from smalti.cli.registration import LOOK, command
 from smalti.texts import byte_count
 
 if TYPE_CHECKING:
     from smalti.inspection import Head, Info, Stats
-    from smalti.inspection.column_stats import ColumnStats
     from smalti.inspection.distributions import Distribution
 
 Columns = Annotated[
@@ -30,16 +29,39 @@ _SHOWN_CLASSES = 8
 
 
 @command("info", panel=LOOK, examples=["smalti info ./flowers", "smalti info s3://bucket/flowers --tag best"])
-def show_info(url: Url, version: SplitChoice, *, stores: StoreOptions, output: Output) -> None:
+def show_info(url: Url, version: SplitChoice, *, common: CommonOptions) -> None:
     """Show what is at an address: who wrote it, versions, sizes, columns, splits, and how to open it."""
     from smalti.inspection import info
 
-    found = info(stores.open(url), **version.arguments())
-    show(output, found, lambda: _write_info(found))
+    found = info(common.open(url), **version.arguments())
+    show(common, found, lambda: _write_info(found))
 
 
 def _write_info(found: "Info") -> None:
-    write_facts(_facts(found))
+    packed = f"; {', '.join(found.compression)}" if found.compression else "; not compressed"
+    facts: list[tuple[str, object]] = [
+        ("address", found.url),
+        ("written by", f"{found.written_by}, format {found.format}{'' if found.version else '; it has no versions'}"),
+    ]
+    if found.version:
+        when = f", published {found.created[:19].replace('T', ' ')} UTC" if found.created else ""
+        by = f" by {found.operation}" if found.operation else ""
+        facts.append(("version", f"{found.version} of {found.newest}{when}{by}"))
+    facts.append(("digest", found.digest))
+    if found.tags is None:
+        facts.append(("tags", "these credentials do not list them"))
+    elif found.tags:
+        facts.append(("tags", ", ".join(f"{name} (version {number})" for name, number in found.tags.items())))
+    facts += [
+        ("samples", f"{found.rows:,} in {found.num_shards:,} shard{'' if found.num_shards == 1 else 's'}"),
+        ("stored", f"{exact_bytes(found.num_bytes)}{packed}"),
+        ("raw", exact_bytes(found.raw_bytes)),
+        ("checksums", ", ".join(found.hashes) or "none: only sizes are compared"),
+    ]
+    facts += [("made of", f"{found.source_files:,} source files")] if found.source_files is not None else []
+    facts += [("lineage", _short(found.lineage))] if found.lineage else []
+    facts += [("metadata", _short(found.metadata))] if found.metadata else []
+    write_facts([*facts, ("open with", found.open_with)])
     write()
     marks = {True: "yes", False: ""}
     rows = [
@@ -54,33 +76,6 @@ def _write_info(found: "Info") -> None:
         write_table(["split", *counts], sizes)
 
 
-def _facts(found: "Info") -> list[tuple[str, object]]:
-    packed = f"; {', '.join(found.compression)}" if found.compression else "; not compressed"
-    facts: list[tuple[str, object]] = [
-        ("address", found.url),
-        ("written by", f"{found.written_by}, format {found.format}{'' if found.version else '; it has no versions'}"),
-    ]
-    if found.version:
-        when = f", published {found.created[:19].replace('T', ' ')} UTC" if found.created else ""
-        by = f" by {found.operation}" if found.operation else ""
-        facts.append(("version", f"{found.version} of {found.newest}{when}{by}"))
-    facts += [("digest", found.digest)]
-    if found.tags is None:
-        facts.append(("tags", "these credentials do not list them"))
-    elif found.tags:
-        facts.append(("tags", ", ".join(f"{name} (version {number})" for name, number in found.tags.items())))
-    facts += [
-        ("samples", f"{found.rows:,} in {found.num_shards:,} shard{'' if found.num_shards == 1 else 's'}"),
-        ("stored", f"{exact_bytes(found.num_bytes)}{packed}"),
-        ("raw", exact_bytes(found.raw_bytes)),
-        ("checksums", ", ".join(found.hashes) or "none: only sizes are compared"),
-    ]
-    facts += [("made of", f"{found.source_files:,} source files")] if found.source_files is not None else []
-    facts += [("lineage", _short(found.lineage))] if found.lineage else []
-    facts += [("metadata", _short(found.metadata))] if found.metadata else []
-    return [*facts, ("open with", found.open_with)]
-
-
 @command(
     "head",
     panel=LOOK,
@@ -90,7 +85,7 @@ def _facts(found: "Info") -> list[tuple[str, object]]:
         "smalti head s3://bucket/flowers --sample --split train --json",
     ],
 )
-def show_head(  # noqa: PLR0913
+def show_head(
     url: Url,
     version: SplitChoice,
     *,
@@ -99,8 +94,7 @@ def show_head(  # noqa: PLR0913
     sample: Annotated[bool, typer.Option("--sample", help="Random rows in place of the first ones.")] = False,
     seed: Seed = 0,
     columns: Columns = None,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Show rows as a table: the first ones, those from a place on, or random ones.
 
@@ -110,7 +104,7 @@ def show_head(  # noqa: PLR0913
     from smalti.inspection import head
 
     found = head(
-        stores.open(url),
+        common.open(url),
         rows,
         **version.arguments(),
         columns=_names(columns),
@@ -119,7 +113,7 @@ def show_head(  # noqa: PLR0913
         seed=seed,
     )
     none = f"no rows from {offset:,} on: there are {found.num_rows:,}"
-    show(output, found, (lambda: _write_rows(found)) if found.rows else none)
+    show(common, found, (lambda: _write_rows(found)) if found.rows else none)
 
 
 def _write_rows(found: "Head") -> None:
@@ -187,8 +181,7 @@ def show_stats(
     decode: Annotated[
         bool, typer.Option("--decode/--no-decode", help="Decode the pixels of images, or read their headers alone.")
     ] = True,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Show statistics of each column: nulls, ranges, classes, image sizes, distinct values; and sizes of shards.
 
@@ -196,9 +189,9 @@ def show_stats(
     """
     from smalti.inspection import stats
 
-    with progress(output, "rows read") as shown:
+    with progress(common, "rows read") as shown:
         found = stats(
-            stores.open(url),
+            common.open(url),
             **version.arguments(),
             columns=_names(columns),
             samples=samples,
@@ -206,11 +199,12 @@ def show_stats(
             decode=decode,
             on_rows=shown,
         )
-    show(output, found, lambda: _write_stats(found))
+    show(common, found, lambda: _write_stats(found))
 
 
 def _write_stats(found: "Stats") -> None:
     from smalti.inspection.column_stats import range_texts
+    from smalti.inspection.values import value_text
 
     of = "all" if not found.is_sampled else f"{found.looked_at:,} random ones of"
     write(f"{of} {found.num_rows:,} rows, version {found.version}")
@@ -228,51 +222,32 @@ def _write_stats(found: "Stats") -> None:
     counts = [Column("nulls", is_number=True), Column("distinct", is_number=True)]
     write_table(["column", "encoding", *counts, "range", "mean"], rows)
     write()
-    write_facts([*_classes(found.columns), *_sizes(found), *_warnings(found)])
-
-
-def _classes(columns: Sequence["ColumnStats"]) -> list[tuple[str, object]]:
-    from smalti.inspection.values import value_text
-
     facts: list[tuple[str, object]] = []
-    for each in columns:
-        if each.classes is None:
-            continue
-        first = list(each.classes.items())[:_SHOWN_CLASSES]
-        more = len(each.classes) - len(first)
+    for each in found.columns:
+        first = list((each.classes or {}).items())[:_SHOWN_CLASSES]
+        more = len(each.classes or ()) - len(first)
         shown = ", ".join(f"{value_text(name, 'str', 40)} {count:,}" for name, count in first)
-        facts.append((f"classes of {each.name}", f"{shown}{f', and {more:,} more' if more else ''}"))
-    return facts
-
-
-def _sizes(found: "Stats") -> list[tuple[str, object]]:
-    facts: list[tuple[str, object]] = []
-    if found.sample_bytes.count:
-        each = found.sample_bytes
-        facts.append(("samples", f"{_ends(each, byte_count)}, mean {byte_count(each.mean)}"))
-    if found.shard_bytes.count:
-        each = found.shard_bytes
-        rows = _ends(found.shard_rows, lambda number: f"{number:,.0f}")
-        facts.append(("shards", f"{each.count:,} of {_ends(each, byte_count)} stored, {rows} samples"))
-    return facts
+        facts += [(f"classes of {each.name}", f"{shown}{f', and {more:,} more' if more else ''}")] if first else []
+    sizes, stored = found.sample_bytes, found.shard_bytes
+    if sizes.count:
+        facts.append(("samples", f"{_ends(sizes, byte_count)}, mean {byte_count(sizes.mean)}"))
+    if stored.count:
+        samples_each = _ends(found.shard_rows, lambda number: f"{number:,.0f}")
+        facts.append(("shards", f"{stored.count:,} of {_ends(stored, byte_count)} stored, {samples_each} samples"))
+    for each in found.columns:
+        if each.images is not None and each.images.undecodable:
+            some = ", ".join(f"{row:,}" for row in each.images.undecodable_rows)
+            facts.append(("damaged", f"{each.images.undecodable:,} images of {each.name} do not decode; rows {some}"))
+    if found.equal_samples.count:
+        pairs = ", ".join(f"{first_row:,} and {row:,}" for first_row, row in found.equal_samples.examples[:3])
+        about = "" if found.equal_samples.is_exact else "about "
+        facts.append(("equal", f"{about}{found.equal_samples.count:,} rows are equal to an earlier one: {pairs}"))
+    write_facts(facts)
 
 
 def _ends(found: "Distribution", shown: Callable[[float], str]) -> str:
     """Return the smallest and the largest number, or one of them if they are equal."""
     return " to ".join(dict.fromkeys([shown(found.min), shown(found.max)]))
-
-
-def _warnings(found: "Stats") -> list[tuple[str, object]]:
-    facts: list[tuple[str, object]] = []
-    for each in found.columns:
-        if each.images is not None and each.images.undecodable:
-            rows = ", ".join(f"{row:,}" for row in each.images.undecodable_rows)
-            facts.append(("damaged", f"{each.images.undecodable:,} images of {each.name} do not decode; rows {rows}"))
-    if found.equal_samples.count:
-        pairs = ", ".join(f"{first:,} and {row:,}" for first, row in found.equal_samples.examples[:3])
-        about = "" if found.equal_samples.is_exact else "about "
-        facts.append(("equal", f"{about}{found.equal_samples.count:,} rows are equal to an earlier one: {pairs}"))
-    return facts
 
 
 @command(
@@ -293,15 +268,14 @@ def write_preview(  # noqa: PLR0913
     seed: Seed = 0,
     columns: Columns = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Write a page that shows random rows and statistics in a browser: one HTML file that needs no network."""
     from smalti.inspection import preview
 
-    store = stores.open(url)
+    store = common.open(url)
     path = out if out is not None else Path(f"{store.url.rstrip('/').rpartition('/')[2] or 'preview'}.html")
-    with progress(output, "rows read") as shown:
+    with progress(common, "rows read") as shown:
         made = preview(
             store,
             path,
@@ -318,7 +292,7 @@ def write_preview(  # noqa: PLR0913
         webbrowser.open(path.resolve().as_uri())
     left_out = f"; {made.left_out:,} more did not fit" if made.left_out else ""
     text = f"{made.path}: {made.rows:,} of {made.num_rows:,} rows, {exact_bytes(made.num_bytes)}{left_out}"
-    show(output, made, text)
+    show(common, made, text)
 
 
 def _names(columns: str | None) -> list[str] | None:

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,28 +16,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
-from smalti.cli.options import Output, StoreOptions, Url, VersionChoice
+from smalti.cli.options import CommonOptions, Output, Url, VersionChoice
 from smalti.cli.output import Column, duration, exact_bytes, progress, show, write, write_table
 from smalti.cli.registration import MACHINE, command, group
 from smalti.texts import byte_count
 
 if TYPE_CHECKING:
     from smalti.cache import inspect
-    from smalti.catalog import Manifest
-    from smalti.diagnosis import Diagnosis, Finding, ReadingSpeeds
-    from smalti.format import ShardInfo
-    from smalti.storage import Store
+    from smalti.diagnosis import Diagnosis, ReadingSpeeds
 
 _COLOURS = {"ok": "green", "warning": "yellow", "fault": "red", "skipped": "bright_black"}
 
-Place = Annotated[
-    str | None,
-    typer.Argument(metavar="[URL]", help="URL or folder to check as well, with or without a set.", show_default=False),
-]
 Local = Annotated[
-    str | None, typer.Option("--local", metavar="FOLDER", help="The cache folder (default: the user's own).")
+    Path | None, typer.Option("--local", metavar="FOLDER", help="The cache folder (default: the user's own).")
 ]
-
+Digest = Annotated[
+    str,
+    typer.Option("--digest", metavar="HEX", help="Only data sets whose digest starts with this.", show_default=False),
+]
 
 _DAY = 86_400.0
 _MAX_THREADS = 1024
@@ -50,14 +46,18 @@ _MAX_THREADS = 1024
 )
 def doctor(
     *,
-    url: Place = None,
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[URL]", help="URL or folder to check as well, with or without a set.", show_default=False
+        ),
+    ] = None,
     write_probe: Annotated[
         bool, typer.Option("--write", help="Also try to write: a small object is put, and removed again.")
     ] = False,
     local: Local = None,
     seconds: Annotated[float, typer.Option(metavar="N", min=1, max=_DAY, help="Time limit of each check.")] = 60.0,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> ExitCode:
     """Check this machine, and a place: what does not fit or work, and what to do about it.
 
@@ -66,44 +66,39 @@ def doctor(
     """
     from smalti.diagnosis import diagnose
 
-    options = None if url is None else stores.for_address(url)
-    with progress(output, "checks done") as on_check:
+    options = None if url is None else common.for_address(url)
+    with progress(common, "checks done") as on_check:
         found = diagnose(
             url, storage_options=options, local=local, write=write_probe, seconds=seconds, on_check=on_check
         )
-    show(output, found, lambda: _write_findings(found))
+    show(common, found, lambda: _write_findings(found))
     return ExitCode.OK if found.ok else ExitCode.NOT_VERIFIED
 
 
 def _write_findings(found: "Diagnosis") -> None:
     width = max(len(each.check) for each in found.findings)
     for each in found.findings:
-        _write_finding(each, width)
+        # The state, the check and the fact, and below it what to do; wrapped on a terminal.
+        state, indent = f"{each.state.value:9}", " " * (9 + width + 2)
+        lines = [each.found] + ([f"to do: {each.to_do}"] if each.to_do else [])
+        if sys.stdout.isatty():
+            room = max(30, shutil.get_terminal_size().columns - len(indent))
+            lines = [
+                line
+                for text in lines
+                for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+            ]
+            if "NO_COLOR" not in os.environ:
+                state = typer.style(state, fg=_COLOURS[each.state.value], bold=each.state.value == "fault")
+        write(f"{state}{each.check:{width}}  {lines[0]}")
+        for line in lines[1:]:
+            write(f"{indent}{line}")
     counts = [
         f"{number:,} {state}{'s' if number > 1 and state in {'warning', 'fault'} else ''}"
         for state, number in found.counts.items()
         if number
     ]
     write(f"\n{', '.join(counts)}; took {duration(found.seconds)}")
-
-
-def _write_finding(finding: "Finding", width: int) -> None:
-    """Write the state, the check and the fact, and below it what to do; wrapped on a terminal."""
-    state = f"{finding.state.value:9}"
-    indent = " " * (9 + width + 2)
-    lines = [finding.found] + ([f"to do: {finding.to_do}"] if finding.to_do else [])
-    if sys.stdout.isatty():
-        room = max(30, shutil.get_terminal_size().columns - len(indent))
-        lines = [
-            line
-            for text in lines
-            for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-        ]
-        if "NO_COLOR" not in os.environ:
-            state = typer.style(state, fg=_COLOURS[finding.state.value], bold=finding.state.value == "fault")
-    write(f"{state}{finding.check:{width}}  {lines[0]}")
-    for line in lines[1:]:
-        write(f"{indent}{line}")
 
 
 @command(
@@ -120,8 +115,7 @@ def benchmark(
     local: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Folder on the disk to read through (default: the cache's).")
     ] = None,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Measure how fast this machine reads a set: cold and warm, beside the plain link.
 
@@ -133,7 +127,7 @@ def benchmark(
     parts = threads.split(",")
     if not all(part.strip().isdecimal() and len(part) <= 4 and 1 <= int(part) <= _MAX_THREADS for part in parts):
         raise UsageFault(f"--threads: expected numbers such as 1,4,16, up to {_MAX_THREADS:,}, found {threads!r:.80}")
-    with progress(output, "measured") as on_progress:
+    with progress(common, "measured") as on_progress:
         numbers = itertools.count()
 
         def count(_: object = None) -> None:
@@ -145,13 +139,13 @@ def benchmark(
             url,
             version=version.at,
             tag=version.tag,
-            storage_options=stores.for_address(url),
+            storage_options=common.for_address(url),
             seconds=seconds,
             threads=tuple(map(int, parts)),
             local=local,
             on_speed=count,
         )
-    show(output, found, lambda: _write_speeds(found))
+    show(common, found, lambda: _write_speeds(found))
 
 
 def _write_speeds(found: "ReadingSpeeds") -> None:
@@ -185,20 +179,11 @@ def _milliseconds(seconds: float) -> str:
     return duration(seconds) if seconds >= 10 else f"{seconds * 1000:,.{2 if seconds < 0.01 else 0}f} ms"
 
 
-CacheFolder = Annotated[
-    Path | None, typer.Option("--local", metavar="FOLDER", help="The cache folder (default: the user's own).")
-]
-Digest = Annotated[
-    str,
-    typer.Option("--digest", metavar="HEX", help="Only data sets whose digest starts with this.", show_default=False),
-]
-
-
 group("cache", "The copies of shards on this machine; safe beside running jobs.", panel=MACHINE)
 
 
 @command("cache ls", examples=["smalti cache ls"])
-def list_cache(*, local: CacheFolder = None, digest: Digest = "", output: Output) -> None:
+def list_cache(*, local: Local = None, digest: Digest = "", output: Output) -> None:
     """List the copies, by data set."""
     from smalti.cache import inspect
 
@@ -231,44 +216,38 @@ def verify_cache(
     version: VersionChoice,
     *,
     remove: Annotated[bool, typer.Option("--remove", help="Remove copies that are damaged.")] = False,
-    local: CacheFolder = None,
-    stores: StoreOptions,
-    output: Output,
+    local: Local = None,
+    common: CommonOptions,
 ) -> ExitCode:
     """Compare every copy of a version with its manifest.
 
     The exit status is 3 if a copy is damaged.
     """
     from smalti.cache import inspect
+    from smalti.catalog.sidecars import aligned_shards, columns_of
 
-    store = stores.open(url)
+    store = common.open(url)
     manifest = version.open(store)
     good = 0
     problems: list[tuple[str, str]] = []
-    for digest, shards in _with_columns(store, manifest):
+    # The shards of added columns have a cache folder of their own, named by their digest.
+    parts = [(manifest.digest, manifest.shards)]
+    parts += [(added.digest, aligned_shards(store, added, manifest.shards)) for added in columns_of(manifest.sidecars)]
+    for digest, shards in parts:
         found, wrong = inspect.verify_copies(_folder(local), digest, store.url, list(shards))
         good, problems = good + found, [*problems, *wrong]
     removed = [inspect.discard(Path(path)) for path, _ in problems] if remove else []
     rows = [{"file": path, "problem": text} for path, text in problems]
-    for _, text in problems if not output.as_json else ():
+    for _, text in problems if not common.as_json else ():
         point_out(text)
     state = f"{len(problems):,} damaged, {len(removed):,} removed" if problems else "all good"
     facts = {"digest": manifest.digest, "good": good, "problems": rows, "removed": len(removed)}
-    show(output, facts, f"version {manifest.version}: {good:,} copies as declared: {state}")
+    show(common, facts, f"version {manifest.version}: {good:,} copies as declared: {state}")
     return ExitCode.NOT_VERIFIED if problems else ExitCode.OK
 
 
-def _with_columns(store: "Store", manifest: "Manifest") -> "Iterator[tuple[str, Sequence[ShardInfo]]]":
-    """Yield the shards of a version and of its added columns, with the digest that names their cache folder."""
-    from smalti.catalog.sidecars import aligned_shards, columns_of
-
-    yield manifest.digest, manifest.shards
-    for entry in columns_of(manifest.sidecars):
-        yield entry.digest, aligned_shards(store, entry, manifest.shards)
-
-
 @command("cache scrub", examples=["smalti cache scrub"])
-def scrub_cache(*, local: CacheFolder = None, digest: Digest = "", output: Output) -> None:
+def scrub_cache(*, local: Local = None, digest: Digest = "", output: Output) -> None:
     """Remove leftovers of killed processes, and files that failed verification."""
     from smalti.cache import inspect
 
@@ -276,7 +255,7 @@ def scrub_cache(*, local: CacheFolder = None, digest: Digest = "", output: Outpu
 
 
 @command("cache clear", examples=["smalti cache clear --digest 4f1d"])
-def clear_cache(*, local: CacheFolder = None, digest: Digest = "", output: Output) -> None:
+def clear_cache(*, local: Local = None, digest: Digest = "", output: Output) -> None:
     """Remove all copies; running jobs fetch again what they do not have open."""
     from smalti.cache import inspect
 

@@ -6,7 +6,7 @@ sample once.
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
-from smalti.cli.options import Output, SplitChoice, StoreOptions, Url
+from smalti.cli.options import CommonOptions, SplitChoice, Url
 from smalti.cli.output import duration, show, write, write_facts, write_json
 from smalti.cli.registration import TRAINING, command, group
 from smalti.redaction import MASK
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smalti.cursor import Cursor
-    from smalti.dataset.forecast import EpochCost, Forecast, Rates, ReaderSetup, RunCost
+    from smalti.dataset.forecast import Rates, RunCost
+    from smalti.dataset.forecast import Forecast, ReaderSetup
     from smalti.ledger import LedgerReport, Plan
-    from smalti.torch.train import TrainConfig, TrainResult
-
-_WORLD = re.compile(r"(\d+)x(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -49,11 +47,16 @@ class Readers:
     def setup(self) -> "ReaderSetup":
         """Return them as the library takes them."""
         from smalti.dataset.forecast import ReaderSetup
+        from smalti.errors import SchemaError
+        from smalti.format.sizes import parse_byte_count
 
-        match = _WORLD.fullmatch(self.world)
+        match = re.fullmatch(r"(\d+)x(\d+)", self.world, re.ASCII)
         if match is None or not int(match[1]) or not int(match[2]):
             raise UsageFault(f"--world: expected hosts x ranks of each, such as 2x8, found {self.world!r}")
-        cache = None if self.cache is None else _bytes(self.cache)
+        try:
+            cache = None if self.cache is None else parse_byte_count(self.cache, what="--cache")
+        except SchemaError:
+            raise UsageFault(f"--cache: expected bytes, such as 50GB, found {self.cache!r}") from None
         return ReaderSetup(int(match[1]), int(match[2]), self.batch, self.workers, cache, self.tail)
 
 
@@ -111,18 +114,21 @@ class CostOptions:
 
     def rates(self) -> "Rates | None":
         """Return the rates as the library takes them; None if none is given."""
-        from smalti.dataset.forecast import Rates
+        from smalti.dataset.forecast import Rates, parse_rate
+        from smalti.errors import SchemaError
 
         try:
             rates = Rates(
-                link=_rate("--link", self.link),
-                store=_rate("--store-rate", self.store_rate),
+                link=None if self.link is None else parse_rate(self.link, what="--link"),
+                store=None if self.store_rate is None else parse_rate(self.store_rate, what="--store-rate"),
                 read=self.read_rate,
                 step=self.compute_seconds_per_step,
                 host_hour=self.price_per_hour,
                 egress_gb=self.price_per_gb,
                 thousand_gets=self.price_per_1000_gets,
             )
+        except SchemaError as fault:
+            raise UsageFault(str(fault)) from None
         except ValueError as fault:
             raise UsageFault(f"speeds and prices: {fault}") from None
         return None if rates == Rates() else rates
@@ -143,8 +149,7 @@ def plan(
     readers: Readers,
     order: OrderChoice,
     costs: CostOptions,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Compute the cost of an epoch on a world: steps, padding, traffic, cache, memory, mixing, seconds, price."""
     from smalti.dataset import OrderOptions
@@ -152,7 +157,7 @@ def plan(
 
     reader, rates = readers.setup(), costs.rates()
     found = forecast_epoch(
-        stores.open(url),
+        common.open(url),
         reader,
         **version.arguments(),
         shuffle=not order.no_shuffle,
@@ -163,12 +168,12 @@ def plan(
         ),
     )
     cost = None if rates is None else run_cost(found, reader, rates, epochs=costs.epochs)
-    if output.as_json:
+    if common.as_json:
         write_json(found.to_dict() | ({} if cost is None else {"cost": cost.to_dict()}))
         return
     _write_forecast(found, reader)
-    for line in _cost_lines(cost) if cost is not None else ():
-        write(line)
+    if cost is not None:
+        _write_cost(cost)
 
 
 def _write_forecast(found: "Forecast", reader: "ReaderSetup") -> None:
@@ -208,48 +213,23 @@ def _write_forecast(found: "Forecast", reader: "ReaderSetup") -> None:
     )
 
 
-def _cost_lines(cost: "RunCost") -> Iterator[str]:
+def _write_cost(cost: "RunCost") -> None:
     later = [("later", cost.later)] if cost.epochs > 1 else []
     for name, part in [("first", cost.first), *later]:
         bound = f", bound by {part.bound_by}" if part.bound_by else ""
-        yield f"{name:<7}  epoch: at least {duration(part.seconds)}{bound}"
+        write(f"{name:<7}  epoch: at least {duration(part.seconds)}{bound}")
         if part.seconds_by:
-            times = (f"{what} {duration(seconds)}" for what, seconds in part.seconds_by.items())
-            yield f"         {', '.join(times)}"
-        yield f"         {_prices(part)}"
+            write(f"         {', '.join(f'{what} {duration(seconds)}' for what, seconds in part.seconds_by.items())}")
+        write(
+            f"         price {_money(part.price)}: machines {_money(part.machines_price)}, "
+            f"traffic {_money(part.egress_price)}, {part.requests:,} requests {_money(part.requests_price)}"
+        )
     if cost.epochs > 1:
-        yield f"run      {cost.epochs:,} epochs: at least {duration(cost.seconds)}, price {_money(cost.price)}"
-
-
-def _prices(part: "EpochCost") -> str:
-    return (
-        f"price {_money(part.price)}: machines {_money(part.machines_price)}, traffic {_money(part.egress_price)}, "
-        f"{part.requests:,} requests {_money(part.requests_price)}"
-    )
+        write(f"run      {cost.epochs:,} epochs: at least {duration(cost.seconds)}, price {_money(cost.price)}")
 
 
 def _money(price: float) -> str:
     return f"{price:,.2f}" if price >= 1 else f"{price:.3g}"
-
-
-def _rate(option: str, text: str | None) -> float | None:
-    from smalti.dataset.forecast import parse_rate
-    from smalti.errors import SchemaError
-
-    try:
-        return None if text is None else parse_rate(text, what=option)
-    except SchemaError as fault:
-        raise UsageFault(str(fault)) from None
-
-
-def _bytes(text: str) -> int:
-    from smalti.errors import SchemaError
-    from smalti.format.sizes import parse_byte_count
-
-    try:
-        return parse_byte_count(text, what="--cache")
-    except SchemaError:
-        raise UsageFault(f"--cache: expected bytes, such as 50GB, found {text!r}") from None
 
 
 @command(
@@ -278,21 +258,29 @@ def train_model(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved configuration, and train nothing.")
     ] = False,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Train a model as a configuration file says; a run that was stopped resumes from its newest checkpoint.
 
     The launcher in the configuration starts the processes.
     """
+    import yaml
+
+    from smalti.torch.train.config import TASKS
     from smalti.torch.train.config_file import read_config
 
     chosen = read_config(config, overrides or ())
-    options = stores.for_address(chosen.data)
+    options = common.for_address(chosen.data)
     if options:
         chosen = read_config(config, overrides or (), storage_options=options)
     if dry_run:
-        _write_config(chosen, output)
+        facts = chosen.to_json()
+        if chosen.task in TASKS:
+            facts["task_options"] = {**TASKS[chosen.task].option_defaults(), **facts["task_options"]}
+        for name in ("storage_options", "run_storage_options"):
+            # Their names without the values, which may be secret.
+            facts[name] = None if facts[name] is None else dict.fromkeys(facts[name], MASK)
+        show(common, facts, lambda: write(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True).rstrip("\n")))
         return
     from smalti.torch.train.threads import waiting_of_threads
 
@@ -300,36 +288,13 @@ def train_model(
     from smalti.torch.train import train
 
     result = train(chosen)
-    show(output, result.to_json(), lambda: _write_result(result))
-
-
-def _write_config(config: "TrainConfig", output: Output) -> None:
-    from smalti.torch.train.config import TASKS
-
-    facts = config.to_json()
-    if config.task in TASKS:
-        facts["task_options"] = {**TASKS[config.task].option_defaults(), **facts["task_options"]}
-    for name in ("storage_options", "run_storage_options"):
-        # Their names without the values, which may be secret.
-        facts[name] = None if facts[name] is None else dict.fromkeys(facts[name], MASK)
-    if output.as_json:
-        write_json(facts)
-        return
-    import yaml
-
-    write(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True).rstrip("\n"))
-
-
-def _write_result(result: "TrainResult") -> None:
     figures = [(name, f"{value:.6g}") for name, value in sorted(result.metrics.items())]
-    write_facts(
-        [
-            *figures,
-            ("steps", f"{result.steps:,} in {result.epochs:,} epochs, {duration(result.seconds)}"),
-            ("model", result.model_dir),
-            ("checkpoint", result.checkpoint),
-        ]
-    )
+    run = [
+        ("steps", f"{result.steps:,} in {result.epochs:,} epochs, {duration(result.seconds)}"),
+        ("model", result.model_dir),
+        ("checkpoint", result.checkpoint),
+    ]
+    show(common, result.to_json(), lambda: write_facts([*figures, *run]))
 
 
 group("ledger", "The ledger of a run: the samples that its ranks read.", panel=TRAINING)
@@ -360,8 +325,7 @@ def check(
             help="Shard set that the run read: compare sample ids with the plan; repeat for streams of a mixture.",
         ),
     ] = None,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> ExitCode:
     """Prove that each planned sample was read once, over all lives of the run.
 
@@ -370,9 +334,9 @@ def check(
     from smalti.ledger import check_ledger
     from smalti.storage.local_files import local_files
 
-    with local_files(stores.open(folder)) as files:
-        report = check_ledger(files, _planner(data, stores) if data else None)
-    show(output, report, lambda: _write_report(report))
+    with local_files(common.open(folder)) as files:
+        report = check_ledger(files, _planner(data, common) if data else None)
+    show(common, report, lambda: _write_report(report))
     return ExitCode.OK if report.ok else ExitCode.NOT_VERIFIED
 
 
@@ -402,7 +366,7 @@ def _write_report(report: "LedgerReport") -> None:
     write("all good" if report.ok else f"not proven: {found}")
 
 
-def _planner(urls: list[str], stores: StoreOptions) -> "Callable[[Cursor], Plan]":
+def _planner(urls: list[str], common: CommonOptions) -> "Callable[[Cursor], Plan]":
     """Return a function from a cursor to its order, using the versions of the shard sets with the cursor's digests."""
     from smalti.catalog import history
     from smalti.dataset import open_dataset
@@ -413,7 +377,7 @@ def _planner(urls: list[str], stores: StoreOptions) -> "Callable[[Cursor], Plan]
     def shard_sizes(digest: str, split: str | None) -> "NDArray[np.int64]":
         found = []
         for url in urls:
-            store = stores.open(url)
+            store = common.open(url)
             versions = [info.version for info in history(store) if info.digest == digest]
             dataset = open_dataset(store, version=versions[-1] if versions else None, split=split)
             newest, sizes = dataset.manifest.digest, dataset.stream.shard_sizes

@@ -5,12 +5,12 @@
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from smalti.cli.faults import ExitCode, point_out
-from smalti.cli.options import Output, StoreOptions, Url, VersionChoice
+from smalti.cli.options import CommonOptions, Url, VersionChoice
 from smalti.cli.output import (
     Column,
     exact_bytes,
@@ -28,19 +28,16 @@ if TYPE_CHECKING:
     from smalti.catalog.retention.vacuum import VacuumReport
 
 
-Version = Annotated[int | None, typer.Option("--at", metavar="N", min=1, help="Version (default: the newest).")]
-
-
 @command("show", panel=LOOK, examples=["smalti show ./flowers", "smalti show s3://bucket/flowers --tag best"])
-def show_version(url: Url, version: VersionChoice, stores: StoreOptions, output: Output) -> None:
+def show_version(url: Url, version: VersionChoice, common: CommonOptions) -> None:
     """Show what a version holds: columns, splits, shards, bytes, digest."""
     from smalti.catalog.table.shard_table import samples_of
 
-    store = stores.open(url)
+    store = common.open(url)
     manifest = version.open(store)
     splits = {split: manifest.select(split) for split in manifest.partitions}
     counted = {split: {"samples": samples_of(shards), "shards": len(shards)} for split, shards in splits.items()}
-    if output.as_json:
+    if common.as_json:
         names = ("version", "parent", "created", "digest", "row_hash", "rows", "num_bytes", "write_id")
         write_json(
             {name: getattr(manifest, name) for name in names}
@@ -61,14 +58,14 @@ def show_version(url: Url, version: VersionChoice, stores: StoreOptions, output:
 
 
 @command("history", panel=VERSIONS, examples=["smalti history ./flowers"])
-def show_history(url: Url, stores: StoreOptions, output: Output) -> None:
+def show_history(url: Url, common: CommonOptions) -> None:
     """List all versions, oldest first."""
     from smalti.catalog import history, tags
 
-    store = stores.open(url)
+    store = common.open(url)
     versions, named = history(store), tags(store)
     names = {info.version: [name for name, version in named.items() if version == info.version] for info in versions}
-    if output.as_json:
+    if common.as_json:
         write_json([asdict(info) | {"tags": names[info.version]} for info in versions])
         return
     notes = {info.version: ["(removed by a vacuum)"] for info in versions if info.is_expired}
@@ -104,8 +101,7 @@ def show_diff(
     a: Annotated[str, typer.Argument(metavar="A", help="Version or tag.", show_default=False)],
     b: Annotated[str | None, typer.Argument(metavar="B", help="Version or tag (default: the newest).")] = None,
     *,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> ExitCode:
     """Show what changed from one version to another; a tag can stand for a version.
 
@@ -113,10 +109,10 @@ def show_diff(
     """
     from smalti.catalog import diff
 
-    found = diff(stores.open(url), _version_or_tag(a), None if b is None else _version_or_tag(b))
+    found = diff(common.open(url), _version_or_tag(a), None if b is None else _version_or_tag(b))
     status = ExitCode.OK if found.is_equal else ExitCode.DIFFERS
     added, removed = ([shard.stored.basename for shard in shards] for shards in (found.added, found.removed))
-    if output.as_json:
+    if common.as_json:
         names = ("a", "b", "num_kept", "rows", "num_bytes", "same_rows", "rows_added", "rows_removed", "bytes_added")
         columns = ("columns_added", "columns_removed", "columns_changed", "lineage")
         facts = {name: getattr(found, name) for name in (*names, *columns)}
@@ -141,8 +137,7 @@ def verify_version(
     version: VersionChoice,
     *,
     sizes: Annotated[bool, typer.Option("--sizes", help="Compare only sizes, without reading shards.")] = False,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> ExitCode:
     """Check every shard of a version: it exists, is complete, and has the declared hashes and samples.
 
@@ -150,11 +145,11 @@ def verify_version(
     """
     from smalti.catalog import verify
 
-    store = stores.open(url)
-    with progress(output, "shards checked") as on_shard:
+    store = common.open(url)
+    with progress(common, "shards checked") as on_shard:
         report = verify(store, version=version.at, tag=version.tag, deep=not sizes, on_shard=on_shard)
     status = ExitCode.OK if report.ok else ExitCode.NOT_VERIFIED
-    if output.as_json:
+    if common.as_json:
         write_json(asdict(report) | {"ok": report.ok})
         return status
     for problem in report.problems:
@@ -173,16 +168,15 @@ def roll_back(
     url: Url,
     *,
     at: Annotated[int, typer.Option(metavar="N", min=1, help="Version.", show_default=False)],
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Publish an earlier version again, as the newest."""
     from smalti.catalog import rollback
 
-    manifest = rollback(stores.open(url), at)
+    manifest = rollback(common.open(url), at)
     facts = {"version": manifest.version, "rolled_back_to": at, "digest": manifest.digest}
     text = f"version {manifest.version} now has the contents of version {at}, digest {manifest.digest[:16]}"
-    show(output, facts, text)
+    show(common, facts, text)
 
 
 @command("tag", panel=VERSIONS, examples=["smalti tag ./flowers best --at 1", "smalti tag ./flowers best --move"])
@@ -190,25 +184,24 @@ def set_tag(
     url: Url,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and . _ -", show_default=False)],
     *,
-    at: Version = None,
+    at: Annotated[int | None, typer.Option(metavar="N", min=1, help="Version (default: the newest).")] = None,
     move: Annotated[bool, typer.Option("--move", help="Move the name from the version that has it.")] = False,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Name a version; vacuum keeps it."""
     from smalti.catalog import tag
 
-    version = tag(stores.open(url), name, at, move=move)
-    show(output, {"tag": name, "version": version}, f"{name}: version {version}")
+    version = tag(common.open(url), name, at, move=move)
+    show(common, {"tag": name, "version": version}, f"{name}: version {version}")
 
 
 @command("tags", panel=VERSIONS, examples=["smalti tags ./flowers"])
-def show_tags(url: Url, stores: StoreOptions, output: Output) -> None:
+def show_tags(url: Url, common: CommonOptions) -> None:
     """List all tags and their versions."""
     from smalti.catalog.opening import read_tags
 
-    found = read_tags(stores.open(url))
-    if output.as_json:
+    found = read_tags(common.open(url))
+    if common.as_json:
         write_json({name: each.version for name, each in found.items()})
         return
     for name, each in found.items():
@@ -222,14 +215,13 @@ def remove_tag(
     url: Url,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The tag.", show_default=False)],
     *,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Remove a tag; its version stays until a vacuum."""
     from smalti.catalog import untag
 
-    untag(stores.open(url), name)
-    show(output, {"tag": name, "version": None}, f"{name}: tag removed")
+    untag(common.open(url), name)
+    show(common, {"tag": name, "version": None}, f"{name}: tag removed")
 
 
 @command(
@@ -246,34 +238,30 @@ def merge_indexes(
         ),
     ] = None,
     *,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Write one index file for a set that several writers wrote below one root, each with its own index file."""
     from smalti.catalog import load_manifest, merge_index
 
-    merge_index(index_file_urls=parts or None, out=url, storage_options=stores.for_address(url))
-    made = load_manifest(stores.open(url))
+    merge_index(index_file_urls=parts or None, out=url, storage_options=common.for_address(url))
+    made = load_manifest(common.open(url))
     facts = {"url": url, "rows": made.rows, "num_shards": len(made.shards), "num_bytes": made.num_bytes}
     text = f"{url}: {made.rows:,} samples in {len(made.shards):,} shards, {byte_count(made.num_bytes)}"
-    show(output, facts, text)
+    show(common, facts, text)
 
 
 @command("write-index", panel=CHANGE, examples=["smalti write-index ./flowers"])
-def list_shards(url: Url, *, stores: StoreOptions, output: Output) -> None:
+def list_shards(url: Url, *, common: CommonOptions) -> None:
     """List all shards of the newest version in index.json, for other readers; the next large version ends the list."""
     from smalti.catalog import write_index
 
-    made = write_index(stores.open(url))
+    made = write_index(common.open(url))
     facts = {"url": url, "version": made.version, "num_shards": len(made.shards)}
-    show(output, facts, f"{url}: index.json lists the {len(made.shards):,} shards of version {made.version}")
+    show(common, facts, f"{url}: index.json lists the {len(made.shards):,} shards of version {made.version}")
 
 
 def _version_or_tag(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() else text
-
-
-_UNFINISHED = {True: "a temporary file that was never completed", False: "an upload that was never completed"}
 
 
 @command(
@@ -288,34 +276,31 @@ def run_vacuum(
         bool,
         typer.Option("--unsafe-ttl", help="Allow less than seven days; safe only if no job reads or writes the set."),
     ] = False,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Remove old versions and leftovers of killed writers; without --remove, only list them."""
     from smalti.catalog import vacuum
 
-    store = stores.open(url)
-    with progress(output, "objects removed" if remove else "looking for objects to remove") as on_remove:
+    store = common.open(url)
+    with progress(common, "objects removed" if remove else "looking for objects to remove") as on_remove:
         report = vacuum(store, older_than=older_than, dry_run=not remove, unsafe_ttl=unsafe_ttl, on_remove=on_remove)
-    show(output, _facts(report), lambda: _write_report(report))
-
-
-def _facts(report: "VacuumReport") -> dict[str, Any]:
     names = ("key", "num_bytes", "upload_id")
     uploads = [{name: getattr(each, name) for name in names} for each in report.uploads or ()]
     removed = [{"key": each.key, "num_bytes": each.num_bytes, "why": each.why.value} for each in report.removed]
-    return (
+    facts = (
         {"dry_run": report.dry_run, "version": report.version, "expired": report.expired, "removed": removed}
         | {"num_bytes": report.num_bytes, "kept": dict(report.kept)}
         | {"uploads": None if report.uploads is None else uploads}
     )
+    show(common, facts, lambda: _write_report(report))
 
 
 def _write_report(report: "VacuumReport") -> None:
     rows = [(each.key, byte_count(each.num_bytes), each.why.value) for each in report.removed]
     for upload in report.uploads or ():
         size = "" if upload.num_bytes is None else byte_count(upload.num_bytes)
-        rows.append((upload.key, size, _UNFINISHED[upload.is_temporary]))
+        kind = "a temporary file" if upload.is_temporary else "an upload"
+        rows.append((upload.key, size, f"{kind} that was never completed"))
     write_table(["object", Column("size", is_number=True), "why"], rows)
     if report.uploads is None:
         write("uncompleted uploads: the store does not list them for these credentials")
@@ -336,18 +321,17 @@ def run_compact(
     size_limit: Annotated[
         str | None, typer.Option(metavar="BYTES", help="Maximal size of a merged shard (default: as now).")
     ] = None,
-    stores: StoreOptions,
-    output: Output,
+    common: CommonOptions,
 ) -> None:
     """Merge small shards, in a new version."""
     from smalti.catalog import load_manifest
     from smalti.writer import compact
 
-    store = stores.open(url)
+    store = common.open(url)
     before = load_manifest(store)
-    with progress(output, "shards read") as on_shard:
+    with progress(common, "shards read") as on_shard:
         made = compact(store, below=below, size_limit=size_limit, on_shard=on_shard)
     shards = len(before.shards), len(made.shards)
     change = ", none to merge" if made.version == before.version else f" in place of {shards[0]:,}"
     facts = {"version": made.version, "from": before.version, "shards": shards}
-    show(output, facts, f"version {made.version}: {shards[1]:,} shards{change}")
+    show(common, facts, f"version {made.version}: {shards[1]:,} shards{change}")
