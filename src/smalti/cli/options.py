@@ -13,7 +13,26 @@ if TYPE_CHECKING:
     from smalti.catalog import Manifest
     from smalti.storage import Store
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="URL or folder of the shard set.", show_default=False)]
+
+def argument(metavar: str, text: str) -> Any:
+    """Return the description of an argument: its name and its text in the help."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
+
+def option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
+    """Return the description of an option with a value: the name of the value, and the text in the help.
+
+    Without `names`, it has the name of the parameter.
+    """
+    return typer.Option(*names, metavar=metavar, help=text, **settings)
+
+
+def flag(text: str, *names: str, **settings: Any) -> Any:
+    """Return the description of an option without a value, as `option` does; there is none with the prefix `--no-`."""
+    return typer.Option(*names, help=text, **settings)
+
+
+Url = Annotated[str, argument("URL", "URL or folder of the shard set.")]
 _ALWAYS_TEXT = re.compile(
     r"key|secret|token|password|passphrase|user(name)?|account_(name|key)|external_id|(?!bucket_).*_(key|secret|token)"
 )
@@ -25,17 +44,15 @@ _NAMED = {"endpoint_url": "--endpoint-url", "profile": "--profile"}
 class Output:
     """The form of a command's output."""
 
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.", rich_help_panel="Options")] = False
+    as_json: Annotated[bool, flag("Print one JSON document.", "--json", rich_help_panel="Options")] = False
 
 
 @dataclass(frozen=True)
 class VersionChoice:
     """A version: by its number, by a tag, or the newest."""
 
-    at: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Version (default: the newest).", show_default=False)
-    ] = None
-    tag: Annotated[str | None, typer.Option(metavar="NAME", help="The version with this tag.")] = None
+    at: Annotated[int | None, option("N", "Version (default: the newest).", min=1)] = None
+    tag: Annotated[str | None, option("NAME", "The version with this tag.")] = None
 
     def __post_init__(self) -> None:
         if self.at is not None and self.tag is not None:
@@ -52,7 +69,7 @@ class VersionChoice:
 class SplitChoice(VersionChoice):
     """A version, and one of its splits."""
 
-    split: Annotated[str | None, typer.Option(metavar="NAME", help="Split to read (default: all).")] = None
+    split: Annotated[str | None, option("NAME", "Split to read (default: all).")] = None
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments by which the library takes them."""
@@ -67,17 +84,13 @@ class CommonOptions(Output):
 
     storage_option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="An option of the store's client, such as anon=true; may be repeated. docs/storage.md lists them.",
+        option(
+            "KEY=VALUE",
+            "An option of the store's client, such as anon=true; may be repeated. docs/storage.md lists them.",
         ),
     ] = field(default=None, repr=False)
-    endpoint_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server of a store that is not the cloud's.")
-    ] = None
-    profile: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Profile of ~/.aws/config with the credentials.")
-    ] = None
+    endpoint_url: Annotated[str | None, option("URL", "Server of a store that is not the cloud's.")] = None
+    profile: Annotated[str | None, option("NAME", "Profile of ~/.aws/config with the credentials.")] = None
 
     def open(self, url: str) -> "Store":
         """Return the store at an address, opened with these settings.

@@ -193,10 +193,16 @@ def _with_groups(function: Callable[..., Any]) -> Callable[..., int]:
 
 
 def _option(parameter: inspect.Parameter) -> str:
-    """Return the name of an option on the command line; empty for an argument."""
-    for each in getattr(parameter.annotation, "__metadata__", ()):
-        if isinstance(each, typer.models.OptionInfo):
-            names = (each.default, *(each.param_decls or ()))
+    """Return the name of an option on the command line; empty for an argument.
+
+    A flag without a name is given that of its parameter: typer would add its opposite, with the prefix `--no-`.
+    """
+    for info in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(info, typer.models.OptionInfo):
+            names = (info.default, *(info.param_decls or ()))
             named = next((name for name in names if isinstance(name, str) and name.startswith("--")), None)
-            return named or f"--{parameter.name.replace('_', '-')}"
+            if named is None:
+                named = f"--{parameter.name.replace('_', '-')}"
+                info.default = named if parameter.annotation.__origin__ is bool else info.default
+            return named
     return ""

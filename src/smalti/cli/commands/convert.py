@@ -7,10 +7,8 @@ import json
 import warnings
 from typing import Annotated, Any
 
-import typer
-
 from smalti.cli.faults import UsageFault
-from smalti.cli.options import CommonOptions, SplitChoice, Url, parse_storage_option
+from smalti.cli.options import CommonOptions, SplitChoice, Url, argument, option, parse_storage_option
 from smalti.cli.output import progress, show
 from smalti.cli.registration import CHANGE, command
 from smalti.errors import SourceWarning
@@ -27,34 +25,25 @@ from smalti.texts import byte_count
     ],
 )
 def run_convert(  # noqa: PLR0913  one parameter for each option
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="File, folder, pattern or URL.", show_default=False)],
+    source: Annotated[str, argument("SOURCE", "File, folder, pattern or URL.")],
     url: Url,
     *,
-    format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Such as parquet, images, csv (default: by the files).")
-    ] = None,
+    format: Annotated[str | None, option("NAME", "Such as parquet, images, csv (default: by the files).")] = None,
     column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME[=ENCODING]", help="Column to store; may be repeated (default: all)."),
+        list[str] | None, option("NAME[=ENCODING]", "Column to store; may be repeated (default: all).")
     ] = None,
-    nulls: Annotated[
-        str, typer.Option(metavar="POLICY", help="reject, mask, or JSON by column; see docs/types.md.")
-    ] = "reject",
-    split_by: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column whose values become splits.")] = None,
-    mode: Annotated[str, typer.Option(metavar="MODE", help="create a set, append to it, or overwrite it.")] = "create",
-    compression: Annotated[
-        str, typer.Option(metavar="CODEC", help="Such as auto, zstd, zstd:9, snappy, or none.")
-    ] = "auto",
-    size_limit: Annotated[str, typer.Option(metavar="BYTES", help="Largest shard before compression.")] = "64mb",
-    hash: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Checksum of files; may be repeated.")] = None,
+    nulls: Annotated[str, option("POLICY", "reject, mask, or JSON by column; see docs/types.md.")] = "reject",
+    split_by: Annotated[str | None, option("COLUMN", "Column whose values become splits.")] = None,
+    mode: Annotated[str, option("MODE", "create a set, append to it, or overwrite it.")] = "create",
+    compression: Annotated[str, option("CODEC", "Such as auto, zstd, zstd:9, snappy, or none.")] = "auto",
+    size_limit: Annotated[str, option("BYTES", "Largest shard before compression.")] = "64mb",
+    hash: Annotated[list[str] | None, option("NAME", "Checksum of files; may be repeated.")] = None,
     setting: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the format; docs/sources.md lists them.")
+        list[str] | None, option("KEY=VALUE", "Option of the format; docs/sources.md lists them.")
     ] = None,
-    write_id: Annotated[str | None, typer.Option(metavar="ID", help="Name of this write: it is done once.")] = None,
-    part_bytes: Annotated[str | None, typer.Option(metavar="BYTES", help="Bytes that one task reads, about.")] = None,
-    processes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes (default: one per core).", show_default=False)
-    ] = None,
+    write_id: Annotated[str | None, option("ID", "Name of this write: it is done once.")] = None,
+    part_bytes: Annotated[str | None, option("BYTES", "Bytes that one task reads, about.")] = None,
+    processes: Annotated[int | None, option("N", "Processes (default: one per core).", min=1)] = None,
     common: CommonOptions,
 ) -> None:
     """Write rows or files as a new version of a shard set, on all cores, without Spark.
@@ -115,26 +104,15 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
 )
 def run_export(  # noqa: PLR0913  one parameter for each option
     url: Url,
-    to: Annotated[str, typer.Argument(metavar="TO", help="Empty folder or URL for the files.", show_default=False)],
+    to: Annotated[str, argument("TO", "Empty folder or URL for the files.")],
     *,
-    format: Annotated[str, typer.Option(metavar="NAME", help="webdataset or parquet.", show_default=False)],
+    format: Annotated[str, option("NAME", "webdataset or parquet.")],
     version: SplitChoice,
-    column: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Column; may be repeated (default: all).")
-    ] = None,
-    name: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN=ENDING", help="Ending of a column's members in tar files.")
-    ] = None,
-    size_limit: Annotated[
-        str, typer.Option(metavar="BYTES", help="Bytes of samples in a file, before compression.")
-    ] = "512mb",
-    compression: Annotated[
-        str | None, typer.Option(metavar="CODEC", help="Of Parquet (default: zstd); or none.")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Files at a time (default: one per core).", show_default=False),
-    ] = None,
+    column: Annotated[list[str] | None, option("NAME", "Column; may be repeated (default: all).")] = None,
+    name: Annotated[list[str] | None, option("COLUMN=ENDING", "Ending of a column's members in tar files.")] = None,
+    size_limit: Annotated[str, option("BYTES", "Bytes of samples in a file, before compression.")] = "512mb",
+    compression: Annotated[str | None, option("CODEC", "Of Parquet (default: zstd); or none.")] = None,
+    workers: Annotated[int | None, option("N", "Files at a time (default: one per core).", min=1)] = None,
     common: CommonOptions,
 ) -> None:
     """Write a version as WebDataset tar files or as Parquet, with the same values.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
-from smalti.cli.options import CommonOptions, Url
+from smalti.cli.options import CommonOptions, Url, flag, option
 from smalti.cli.output import progress, show, write, write_facts
 from smalti.cli.registration import CHANGE, command
 from smalti.regular_files import read_regular_text
@@ -28,20 +28,11 @@ class Choice:
 
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN=VALUE",
-            help="Such as user_id=17; also != < <= > >=. Repeated, all must hold. See docs/deletion.md.",
-        ),
+        option("COLUMN=VALUE", "Such as user_id=17; also != < <= > >=. Repeated, all must hold. See docs/deletion.md."),
     ] = None
-    ids: Annotated[Path | None, typer.Option(metavar="FILE", help="File of ids, one on each line; - reads stdin.")] = (
-        None
-    )
-    column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the ids (default: they are sample positions).")
-    ] = None
-    at: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Version of sample positions (default: the newest).")
-    ] = None
+    ids: Annotated[Path | None, option("FILE", "File of ids, one on each line; - reads stdin.")] = None
+    column: Annotated[str | None, option("NAME", "Column of the ids (default: they are sample positions).")] = None
+    at: Annotated[int | None, option("N", "Version of sample positions (default: the newest).", min=1)] = None
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `delete`.
@@ -79,25 +70,16 @@ class PurgeChoice:
 
     PANEL: ClassVar[str] = "Purge"
 
-    purge: Annotated[
-        bool,
-        typer.Option("--purge", help="Also remove older versions that hold the samples, at once."),
-    ] = False
+    purge: Annotated[bool, flag("Also remove older versions that hold the samples, at once.")] = False
     tags: Annotated[
         Literal["refuse", "remove", "move"], typer.Option(help="What to do with tags of versions that have to go.")
     ] = "refuse"
-    all_versions: Annotated[bool, typer.Option("--all-versions", help="Remove every older version.")] = False
+    all_versions: Annotated[bool, flag("Remove every older version.")] = False
     unsafe_ttl: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe-ttl",
-            help="Also remove what unfinished writers of the last seven days left; safe only if none is running.",
-        ),
+        bool, flag("Also remove what unfinished writers of the last seven days left; safe only if none is running.")
     ] = False
-    bucket_versions: Annotated[
-        bool, typer.Option("--bucket-versions", help="Also remove what a versioned bucket keeps of removed objects.")
-    ] = False
-    cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Cache to clear (default: your own).")] = None
+    bucket_versions: Annotated[bool, flag("Also remove what a versioned bucket keeps of removed objects.")] = False
+    cache: Annotated[Path | None, option("FOLDER", "Cache to clear (default: your own).")] = None
 
     def options(self) -> Any:
         """Return the argument `purge` of `delete`.
@@ -133,12 +115,10 @@ def run_delete(
     choice: Choice,
     purge: PurgeChoice,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only search, and say what would be done.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Allow a version without samples.")] = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the whole report to this file, as JSON.")
-    ] = None,
+    dry_run: Annotated[bool, flag("Only search, and say what would be done.")] = False,
+    yes: Annotated[bool, flag("Do not ask.", "--yes", "-y")] = False,
+    allow_empty: Annotated[bool, flag("Allow a version without samples.")] = False,
+    report: Annotated[Path | None, option("FILE", "Write the whole report to this file, as JSON.")] = None,
     common: CommonOptions,
 ) -> ExitCode:
     """Delete samples: publish a version without those that match comparisons, or a list of ids.

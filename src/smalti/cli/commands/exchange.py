@@ -3,10 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from smalti.cli.faults import ExitCode
-from smalti.cli.options import CommonOptions, SplitChoice
+from smalti.cli.options import CommonOptions, SplitChoice, argument, flag, option
 from smalti.cli.output import Column, progress, write, write_json, write_table
 from smalti.cli.registration import CHANGE, command
 from smalti.texts import byte_count
@@ -15,20 +13,20 @@ if TYPE_CHECKING:
     from smalti.exchange import CopyOptions, CopyReport
     from smalti.storage import Store
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="URL or folder to copy from.", show_default=False)]
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="URL or folder to copy to.", show_default=False)]
+Source = Annotated[str, argument("SOURCE", "URL or folder to copy from.")]
+Target = Annotated[str, argument("TARGET", "URL or folder to copy to.")]
 
 
 @dataclass(frozen=True)
 class BothStores(CommonOptions):
     """Settings of both stores, and of one of them."""
 
-    from_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="As --storage-option, of SOURCE alone.")
-    ] = field(default=None, repr=False)
-    to_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="As --storage-option, of TARGET alone.")
-    ] = field(default=None, repr=False)
+    from_option: Annotated[list[str] | None, option("KEY=VALUE", "As --storage-option, of SOURCE alone.")] = field(
+        default=None, repr=False
+    )
+    to_option: Annotated[list[str] | None, option("KEY=VALUE", "As --storage-option, of TARGET alone.")] = field(
+        default=None, repr=False
+    )
 
     def open_both(self, source: str, target: str) -> "tuple[Store, Store]":
         """Return both stores, opened with the settings of each."""
@@ -42,18 +40,10 @@ class BothStores(CommonOptions):
 class Copying:
     """The way of a copy."""
 
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Only list what would be copied; exit status 4 if there is something."),
-    ] = False
-    read_back: Annotated[
-        bool, typer.Option("--read-back", help="Read every object at TARGET again, and compare it.")
-    ] = False
-    server_side: Annotated[
-        bool,
-        typer.Option("--server-side", help="Let the server copy, if both are on one; compares sizes, not hashes."),
-    ] = False
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Objects copied at the same time.")] = 8
+    dry_run: Annotated[bool, flag("Only list what would be copied; exit status 4 if there is something.")] = False
+    read_back: Annotated[bool, flag("Read every object at TARGET again, and compare it.")] = False
+    server_side: Annotated[bool, flag("Let the server copy, if both are on one; compares sizes, not hashes.")] = False
+    jobs: Annotated[int, option("N", "Objects copied at the same time.", min=1)] = 8
 
     def options(self) -> "CopyOptions":
         """Return the library's options."""
@@ -72,12 +62,8 @@ def run_cp(
     target: Target,
     *,
     choice: SplitChoice,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Publish after the versions that TARGET has (default: refuse).")
-    ] = False,
-    restore_erased: Annotated[
-        bool, typer.Option("--restore-erased", help="Also if samples that were deleted at TARGET may come back.")
-    ] = False,
+    overwrite: Annotated[bool, flag("Publish after the versions that TARGET has (default: refuse).")] = False,
+    restore_erased: Annotated[bool, flag("Also if samples that were deleted at TARGET may come back.")] = False,
     copying: Copying,
     common: BothStores,
 ) -> ExitCode:
@@ -111,8 +97,8 @@ def run_sync(
     source: Source,
     target: Target,
     *,
-    history: Annotated[bool, typer.Option("--history", help="All versions (default: the newest).")] = False,
-    tags: Annotated[bool, typer.Option("--tags", help="All tags, and the versions that have them.")] = False,
+    history: Annotated[bool, flag("All versions (default: the newest).")] = False,
+    tags: Annotated[bool, flag("All tags, and the versions that have them.")] = False,
     copying: Copying,
     common: BothStores,
 ) -> ExitCode:

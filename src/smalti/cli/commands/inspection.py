@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from smalti.cli.options import CommonOptions, SplitChoice, Url
+from smalti.cli.options import CommonOptions, SplitChoice, Url, flag, option
 from smalti.cli.output import Column, exact_bytes, progress, show, write, write_facts, write_table
 from smalti.cli.registration import LOOK, command
 from smalti.texts import byte_count
@@ -18,10 +16,8 @@ if TYPE_CHECKING:
     from smalti.inspection import Head, Info, Stats
     from smalti.inspection.distributions import Distribution
 
-Columns = Annotated[
-    str | None, typer.Option("--columns", metavar="A,B", help="Columns, separated by commas (default: all).")
-]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Number that determines the random rows.")]
+Columns = Annotated[str | None, option("A,B", "Columns, separated by commas (default: all).", "--columns")]
+Seed = Annotated[int, option("N", "Number that determines the random rows.", "--seed", min=0)]
 
 _MAX_LINE = 300  # characters of lineage and metadata; --json prints all of it
 _MIN_CELL = 8  # characters of a column of a table that is still read
@@ -89,9 +85,9 @@ def show_head(
     url: Url,
     version: SplitChoice,
     *,
-    rows: Annotated[int, typer.Option("--rows", "-n", metavar="N", min=0, max=10_000, help="Number of rows.")] = 10,
-    offset: Annotated[int, typer.Option(metavar="N", min=0, help="Number of the first row.")] = 0,
-    sample: Annotated[bool, typer.Option("--sample", help="Random rows in place of the first ones.")] = False,
+    rows: Annotated[int, option("N", "Number of rows.", "--rows", "-n", min=0, max=10_000)] = 10,
+    offset: Annotated[int, option("N", "Number of the first row.", min=0)] = 0,
+    sample: Annotated[bool, flag("Random rows in place of the first ones.")] = False,
     seed: Seed = 0,
     columns: Columns = None,
     common: CommonOptions,
@@ -173,13 +169,11 @@ def show_stats(
     url: Url,
     version: SplitChoice,
     *,
-    samples: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Number of random rows to look at (default: all rows).")
-    ] = None,
+    samples: Annotated[int | None, option("N", "Number of random rows to look at (default: all rows).", min=0)] = None,
     seed: Seed = 0,
     columns: Columns = None,
     decode: Annotated[
-        bool, typer.Option("--decode/--no-decode", help="Decode the pixels of images, or read their headers alone.")
+        bool, flag("Decode the pixels of images, or read their headers alone.", "--decode/--no-decode")
     ] = True,
     common: CommonOptions,
 ) -> None:
@@ -260,14 +254,13 @@ def write_preview(  # noqa: PLR0913
     version: SplitChoice,
     *,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="File to write (default: the name of the set, and .html)."),
+        Path | None, option("FILE", "File to write (default: the name of the set, and .html).", "--out", "-o")
     ] = None,
-    rows: Annotated[int, typer.Option(metavar="N", min=0, max=10_000, help="Number of random rows.")] = 200,
-    max_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Largest size of the file, such as 10mb.")] = "20mb",
+    rows: Annotated[int, option("N", "Number of random rows.", min=0, max=10_000)] = 200,
+    max_bytes: Annotated[str, option("SIZE", "Largest size of the file, such as 10mb.")] = "20mb",
     seed: Seed = 0,
     columns: Columns = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    open_page: Annotated[bool, flag("Open the page in a browser.", "--open")] = False,
     common: CommonOptions,
 ) -> None:
     """Write a page that shows random rows and statistics in a browser: one HTML file that needs no network."""

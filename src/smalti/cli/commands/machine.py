@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
-from smalti.cli.options import CommonOptions, Output, Url, VersionChoice
+from smalti.cli.options import CommonOptions, Output, Url, VersionChoice, argument, flag, option
 from smalti.cli.output import Column, duration, exact_bytes, progress, show, write, write_table
 from smalti.cli.registration import MACHINE, command, group
 from smalti.texts import byte_count
@@ -27,13 +27,8 @@ if TYPE_CHECKING:
 
 _COLOURS = {"ok": "green", "warning": "yellow", "fault": "red", "skipped": "bright_black"}
 
-Local = Annotated[
-    Path | None, typer.Option("--local", metavar="FOLDER", help="The cache folder (default: the user's own).")
-]
-Digest = Annotated[
-    str,
-    typer.Option("--digest", metavar="HEX", help="Only data sets whose digest starts with this.", show_default=False),
-]
+Local = Annotated[Path | None, option("FOLDER", "The cache folder (default: the user's own).", "--local")]
+Digest = Annotated[str, option("HEX", "Only data sets whose digest starts with this.", "--digest")]
 
 _DAY = 86_400.0
 _MAX_THREADS = 1024
@@ -46,17 +41,12 @@ _MAX_THREADS = 1024
 )
 def doctor(
     *,
-    url: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[URL]", help="URL or folder to check as well, with or without a set.", show_default=False
-        ),
-    ] = None,
+    url: Annotated[str | None, argument("[URL]", "URL or folder to check as well, with or without a set.")] = None,
     write_probe: Annotated[
-        bool, typer.Option("--write", help="Also try to write: a small object is put, and removed again.")
+        bool, flag("Also try to write: a small object is put, and removed again.", "--write")
     ] = False,
     local: Local = None,
-    seconds: Annotated[float, typer.Option(metavar="N", min=1, max=_DAY, help="Time limit of each check.")] = 60.0,
+    seconds: Annotated[float, option("N", "Time limit of each check.", min=1, max=_DAY)] = 60.0,
     common: CommonOptions,
 ) -> ExitCode:
     """Check this machine, and a place: what does not fit or work, and what to do about it.
@@ -110,11 +100,9 @@ def benchmark(
     *,
     url: Url,
     version: VersionChoice,
-    seconds: Annotated[float, typer.Option(metavar="N", min=0.1, max=_DAY, help="Time for all together.")] = 30.0,
-    threads: Annotated[str, typer.Option(metavar="N,...", help="Threads that read at once.")] = "1,4,16",
-    local: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Folder on the disk to read through (default: the cache's).")
-    ] = None,
+    seconds: Annotated[float, option("N", "Time for all together.", min=0.1, max=_DAY)] = 30.0,
+    threads: Annotated[str, option("N,...", "Threads that read at once.")] = "1,4,16",
+    local: Annotated[str | None, option("FOLDER", "Folder on the disk to read through (default: the cache's).")] = None,
     common: CommonOptions,
 ) -> None:
     """Measure how fast this machine reads a set: cold and warm, beside the plain link.
@@ -215,7 +203,7 @@ def verify_cache(
     url: Url,
     version: VersionChoice,
     *,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove copies that are damaged.")] = False,
+    remove: Annotated[bool, flag("Remove copies that are damaged.")] = False,
     local: Local = None,
     common: CommonOptions,
 ) -> ExitCode:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
-from smalti.cli.options import CommonOptions, SplitChoice, Url
+from smalti.cli.options import CommonOptions, SplitChoice, Url, argument, flag, option
 from smalti.cli.output import duration, show, write, write_facts, write_json
 from smalti.cli.registration import TRAINING, command, group
 from smalti.redaction import MASK
@@ -34,12 +34,10 @@ if TYPE_CHECKING:
 class Readers:
     """The hosts and ranks that will read."""
 
-    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Samples per rank and step.")]
-    world: Annotated[str, typer.Option(metavar="HxR", help="Hosts, and ranks of each, such as 2x8.")] = "1x1"
-    workers: Annotated[int, typer.Option(metavar="N", min=0, help="Loader workers of a rank.")] = 0
-    cache: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="Cache on each host, such as 50GB (default: enough).")
-    ] = None
+    batch: Annotated[int, option("N", "Samples per rank and step.", min=1)]
+    world: Annotated[str, option("HxR", "Hosts, and ranks of each, such as 2x8.")] = "1x1"
+    workers: Annotated[int, option("N", "Loader workers of a rank.", min=0)] = 0
+    cache: Annotated[str | None, option("BYTES", "Cache on each host, such as 50GB (default: enough).")] = None
     tail: Annotated[Literal["pad", "short", "drop"], typer.Option("--tail", help="How the last step is filled.")] = (
         "pad"
     )
@@ -66,18 +64,15 @@ class OrderChoice:
 
     PANEL: ClassVar[str] = "Order"
 
-    canonical_nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="As for StreamingDataset.")] = None
-    shuffle_block_size: Annotated[int | None, typer.Option(metavar="N", min=1, help="As for StreamingDataset.")] = None
+    canonical_nodes: Annotated[int | None, option("N", "As for StreamingDataset.", min=1)] = None
+    shuffle_block_size: Annotated[int | None, option("N", "As for StreamingDataset.", min=1)] = None
     affinity: Annotated[
         float | None,
-        typer.Option(
-            metavar="PART",
-            min=0.0,
-            max=1.0,
-            help="Part of its shards that a host reads again in the next epoch (default: 1, all).",
+        option(
+            "PART", "Part of its shards that a host reads again in the next epoch (default: 1, all).", min=0.0, max=1.0
         ),
     ] = None
-    no_shuffle: Annotated[bool, typer.Option("--no-shuffle", help="Read in the stored order.")] = False
+    no_shuffle: Annotated[bool, flag("Read in the stored order.")] = False
 
 
 @dataclass(frozen=True)
@@ -86,31 +81,17 @@ class CostOptions:
 
     PANEL: ClassVar[str] = "Seconds and price"
 
-    link: Annotated[str | None, typer.Option(metavar="RATE", help="Link of each host: 10Gbit, or 500MB a second.")] = (
-        None
-    )
-    store_rate: Annotated[str | None, typer.Option(metavar="RATE", help="The store to all hosts together: 40Gbit.")] = (
-        None
-    )
+    link: Annotated[str | None, option("RATE", "Link of each host: 10Gbit, or 500MB a second.")] = None
+    store_rate: Annotated[str | None, option("RATE", "The store to all hosts together: 40Gbit.")] = None
     read_rate: Annotated[
         float | None,
-        typer.Option(
-            metavar="N", help="Samples that a rank reads and decodes in a second; `smalti benchmark` measures them."
-        ),
+        option("N", "Samples that a rank reads and decodes in a second; `smalti benchmark` measures them."),
     ] = None
-    compute_seconds_per_step: Annotated[
-        float | None, typer.Option(metavar="S", help="The model's seconds for a step.")
-    ] = None
-    price_per_hour: Annotated[
-        float, typer.Option(metavar="P", help="Price of a host for an hour.", show_default=False)
-    ] = 0.0
-    price_per_gb: Annotated[
-        float, typer.Option(metavar="P", help="Price of 10^9 bytes out of the store.", show_default=False)
-    ] = 0.0
-    price_per_1000_gets: Annotated[
-        float, typer.Option("--price-per-1000-gets", metavar="P", help="Price of 1000 requests.", show_default=False)
-    ] = 0.0
-    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs of the run.")] = 1
+    compute_seconds_per_step: Annotated[float | None, option("S", "The model's seconds for a step.")] = None
+    price_per_hour: Annotated[float, option("P", "Price of a host for an hour.", show_default=False)] = 0.0
+    price_per_gb: Annotated[float, option("P", "Price of 10^9 bytes out of the store.", show_default=False)] = 0.0
+    price_per_1000_gets: Annotated[float, option("P", "Price of 1000 requests.", show_default=False)] = 0.0
+    epochs: Annotated[int, option("N", "Epochs of the run.", min=1)] = 1
 
     def rates(self) -> "Rates | None":
         """Return the rates as the library takes them; None if none is given."""
@@ -242,22 +223,17 @@ def _money(price: float) -> str:
     ],
 )
 def train_model(
-    config: Annotated[
-        str,
-        typer.Argument(metavar="CONFIG", help="YAML file; its keys are the fields of TrainConfig.", show_default=False),
-    ],
+    config: Annotated[str, argument("CONFIG", "YAML file; its keys are the fields of TrainConfig.")],
     *,
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "KEY=VALUE",
+            "A value in place of the file's, such as epochs=3 or task_options.image_size=64; may be repeated.",
             "--set",
-            metavar="KEY=VALUE",
-            help="A value in place of the file's, such as epochs=3 or task_options.image_size=64; may be repeated.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved configuration, and train nothing.")
-    ] = False,
+    dry_run: Annotated[bool, flag("Print the resolved configuration, and train nothing.")] = False,
     common: CommonOptions,
 ) -> None:
     """Train a model as a configuration file says; a run that was stopped resumes from its newest checkpoint.
@@ -309,20 +285,12 @@ group("ledger", "The ledger of a run: the samples that its ranks read.", panel=T
     ],
 )
 def check(
-    folder: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL",
-            help="Folder or URL of the ledger, such as the folder `samples` of a run.",
-            show_default=False,
-        ),
-    ],
+    folder: Annotated[str, argument("URL", "Folder or URL of the ledger, such as the folder `samples` of a run.")],
     *,
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="URL",
-            help="Shard set that the run read: compare sample ids with the plan; repeat for streams of a mixture.",
+        option(
+            "URL", "Shard set that the run read: compare sample ids with the plan; repeat for streams of a mixture."
         ),
     ] = None,
     common: CommonOptions,

@@ -7,10 +7,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from smalti.cli.faults import ExitCode, point_out
-from smalti.cli.options import CommonOptions, Url, VersionChoice
+from smalti.cli.options import CommonOptions, Url, VersionChoice, argument, flag, option
 from smalti.cli.output import (
     Column,
     exact_bytes,
@@ -98,8 +96,8 @@ def show_history(url: Url, common: CommonOptions) -> None:
 @command("diff", panel=VERSIONS, examples=["smalti diff ./flowers 1", "smalti diff ./flowers best 3 --json"])
 def show_diff(
     url: Url,
-    a: Annotated[str, typer.Argument(metavar="A", help="Version or tag.", show_default=False)],
-    b: Annotated[str | None, typer.Argument(metavar="B", help="Version or tag (default: the newest).")] = None,
+    a: Annotated[str, argument("A", "Version or tag.")],
+    b: Annotated[str | None, argument("B", "Version or tag (default: the newest).")] = None,
     *,
     common: CommonOptions,
 ) -> ExitCode:
@@ -136,7 +134,7 @@ def verify_version(
     url: Url,
     version: VersionChoice,
     *,
-    sizes: Annotated[bool, typer.Option("--sizes", help="Compare only sizes, without reading shards.")] = False,
+    sizes: Annotated[bool, flag("Compare only sizes, without reading shards.")] = False,
     common: CommonOptions,
 ) -> ExitCode:
     """Check every shard of a version: it exists, is complete, and has the declared hashes and samples.
@@ -167,7 +165,7 @@ def verify_version(
 def roll_back(
     url: Url,
     *,
-    at: Annotated[int, typer.Option(metavar="N", min=1, help="Version.", show_default=False)],
+    at: Annotated[int, option("N", "Version.", min=1)],
     common: CommonOptions,
 ) -> None:
     """Publish an earlier version again, as the newest."""
@@ -182,10 +180,10 @@ def roll_back(
 @command("tag", panel=VERSIONS, examples=["smalti tag ./flowers best --at 1", "smalti tag ./flowers best --move"])
 def set_tag(
     url: Url,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and . _ -", show_default=False)],
+    name: Annotated[str, argument("NAME", "Letters, digits and . _ -")],
     *,
-    at: Annotated[int | None, typer.Option(metavar="N", min=1, help="Version (default: the newest).")] = None,
-    move: Annotated[bool, typer.Option("--move", help="Move the name from the version that has it.")] = False,
+    at: Annotated[int | None, option("N", "Version (default: the newest).", min=1)] = None,
+    move: Annotated[bool, flag("Move the name from the version that has it.")] = False,
     common: CommonOptions,
 ) -> None:
     """Name a version; vacuum keeps it."""
@@ -213,7 +211,7 @@ def show_tags(url: Url, common: CommonOptions) -> None:
 @command("untag", panel=VERSIONS, examples=["smalti untag ./flowers best"])
 def remove_tag(
     url: Url,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The tag.", show_default=False)],
+    name: Annotated[str, argument("NAME", "The tag.")],
     *,
     common: CommonOptions,
 ) -> None:
@@ -232,10 +230,7 @@ def remove_tag(
 def merge_indexes(
     url: Url,
     parts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="INDEX...", help="Index files below URL, in this order (default: all).", show_default=False
-        ),
+        list[str] | None, argument("INDEX...", "Index files below URL, in this order (default: all).")
     ] = None,
     *,
     common: CommonOptions,
@@ -270,11 +265,10 @@ def _version_or_tag(text: str) -> int | str:
 def run_vacuum(
     url: Url,
     *,
-    older_than: Annotated[str, typer.Option(metavar="AGE", help="Such as 7d, 36h.")] = "7d",
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the listed files.")] = False,
+    older_than: Annotated[str, option("AGE", "Such as 7d, 36h.")] = "7d",
+    remove: Annotated[bool, flag("Remove the listed files.")] = False,
     unsafe_ttl: Annotated[
-        bool,
-        typer.Option("--unsafe-ttl", help="Allow less than seven days; safe only if no job reads or writes the set."),
+        bool, flag("Allow less than seven days; safe only if no job reads or writes the set.")
     ] = False,
     common: CommonOptions,
 ) -> None:
@@ -315,12 +309,8 @@ def _write_report(report: "VacuumReport") -> None:
 def run_compact(
     url: Url,
     *,
-    below: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="Shards to merge, such as 32mb (default: half a shard).")
-    ] = None,
-    size_limit: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="Maximal size of a merged shard (default: as now).")
-    ] = None,
+    below: Annotated[str | None, option("BYTES", "Shards to merge, such as 32mb (default: half a shard).")] = None,
+    size_limit: Annotated[str | None, option("BYTES", "Maximal size of a merged shard (default: as now).")] = None,
     common: CommonOptions,
 ) -> None:
     """Merge small shards, in a new version."""
