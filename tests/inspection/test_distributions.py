@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.inspection.distributions import ClassesOf, DistinctOf, DistributionOf, hash_numbers
+from smalti.inspection.distributions import DistinctOf, DistributionOf, hash_numbers
 
 NUMBERS = st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=200)
 
@@ -78,16 +77,3 @@ def test_numbers_that_are_not_finite_are_counted_apart():
     accumulated.add(np.array([1.0, np.nan, np.inf, 3.0], np.float32))
     found = accumulated.result()
     assert (found.count, found.not_finite, found.min, found.max, found.mean) == (2, 2, 1.0, 3.0, 2.0)
-
-
-@pytest.mark.parametrize(("values", "found"), [(["a", "b", "a"], {"a": 2, "b": 1}), (["a", "b", "c"], None)])
-def test_classes_are_counted_until_they_are_too_many(values, found):
-    classes = ClassesOf(limit=2)
-    classes.add(values)
-    assert classes.result() == found
-
-
-def test_a_long_text_is_no_class():
-    classes = ClassesOf()
-    classes.add(["x" * 201])
-    assert classes.result() is None

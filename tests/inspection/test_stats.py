@@ -53,6 +53,25 @@ def test_classes_of_integers_are_counted_also_if_a_later_one_has_more_than_64_bi
     assert columns_of(stats(tmp_path))["n"].classes == {"7": 62, "1180591620717411303424": 1}
 
 
+def test_classes_are_counted_until_they_are_too_many(tmp_path):
+    """Each of 1000 and of 1001 numbers occurs three times or more."""
+    with MDSWriter(out=str(tmp_path), columns={"few": "int", "many": "int"}) as writer:
+        for number in range(3003):
+            writer.write({"few": number % 1000, "many": number % 1001})
+    columns = columns_of(stats(tmp_path))
+    assert columns["few"].classes == {str(n): 4 for n in (0, 1, 2)} | {str(n): 3 for n in range(3, 1000)}
+    assert columns["many"].classes is None
+
+
+def test_a_long_text_is_no_class(tmp_path):
+    with MDSWriter(out=str(tmp_path), columns={"long": "str", "short": "str"}) as writer:
+        for _ in range(3):
+            writer.write({"long": "x" * 201, "short": "x" * 200})
+    columns = columns_of(stats(tmp_path))
+    assert columns["long"].classes is None
+    assert columns["short"].classes == {"x" * 200: 3}
+
+
 def test_nulls_are_counted_and_are_in_no_figure(tmp_path):
     """Every third of 40 rows has no age, name and box: 0, 3, ..., 39."""
     write_typed_set(tmp_path)

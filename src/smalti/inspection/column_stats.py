@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,6 @@ from smalti.errors import BadImageError
 from smalti.format.reading.files import Ragged
 from smalti.images import decode_rgb
 from smalti.inspection.distributions import (
-    ClassesOf,
     DistinctOf,
     Distribution,
     DistributionOf,
@@ -24,6 +23,10 @@ from smalti.inspection.distributions import (
 )
 from smalti.inspection.values import IMAGE_LISTS, ImageSummary, is_image, summarize_image
 
+MAX_CLASSES = 1000
+"""Distinct values up to which each is counted."""
+MAX_CLASS_CHARS = 200
+"""Characters of a text that may be a class."""
 MAX_EXAMPLES = 5
 """Rows that are named as examples."""
 _MAX_SHAPES = 100
@@ -91,9 +94,14 @@ class ColumnStatsOf:
         self.logical = "" if family == "plain" else str(family)
         self.kind = ""
         self.count = self.nulls = 0
-        self._distinct, self._classes = DistinctOf(), ClassesOf()
+        self._distinct = DistinctOf()
+        self._classes: Counter[Any] | None = Counter()
+        """Number of each value; None once there are too many, or one that is no class."""
         self._values, self._lengths = DistributionOf(), DistributionOf()
-        self._images = _ImagesOf(decode=decode)
+        self._decode = decode
+        self._widths, self._heights = DistributionOf(), DistributionOf()
+        self._formats: Counter[str] = Counter()
+        self._undecodable, self._undecodable_rows = 0, list[int]()
         self._shapes: Counter[str] = Counter()
 
     def add(self, stored: Any, values: Any, rows: npt.NDArray[np.int64], mapper: Mapper) -> None:
@@ -122,12 +130,12 @@ class ColumnStatsOf:
             return
         if self.kind == "text":
             self._lengths.add(np.fromiter(map(len, values), np.int64, len(values)))
-            self._classes.add(values)
+            self._count_classes(values)
             return
         if lengths is not None:
             self._lengths.add(lengths[is_known])
         if self.kind == "image":
-            self._images.add(values, rows, self.encoding, mapper)
+            self._add_images(values, rows, mapper)
         elif self.kind == "array":
             self._add_arrays(values)
 
@@ -137,15 +145,31 @@ class ColumnStatsOf:
             if values.dtype.kind in "iub":
                 unique, counts = np.unique(values, return_counts=True)
                 few = dict(zip(unique[:2000].tolist(), counts[:2000].tolist(), strict=True))
-                self._classes.add(few)  # a mapping is added by its counts
+                self._count_classes(few)  # a mapping is added by its counts
             else:
-                self._classes.stop()
+                self._classes = None
             return
         exact = [each for each in values if isinstance(each, int) and not isinstance(each, bool)]
         numbers = np.array([_as_float(each) for each in values], np.float64)
         fits = len(exact) == len(values) and all(-(1 << 63) <= each < 1 << 63 for each in exact)
         self._values.add(np.array(exact, np.int64) if fits else numbers)
-        self._classes.add(exact if len(exact) == len(values) else map(str, values))
+        self._count_classes(exact if len(exact) == len(values) else map(str, values))
+
+    def _count_classes(self, values: Iterable[Any]) -> None:
+        if self._classes is not None:
+            self._classes.update(values)
+            is_long = any(isinstance(value, str) and len(value) > MAX_CLASS_CHARS for value in self._classes)
+            self._classes = None if is_long or len(self._classes) > MAX_CLASSES else self._classes
+
+    def _add_images(self, values: list[bytes], rows: npt.NDArray[np.int64], mapper: Mapper) -> None:
+        images = list(mapper(lambda data: check_image(data, self.encoding, decode=self._decode), values))
+        good = [image for image in images if not image.fault]
+        bad = [row for row, image in zip(rows.tolist(), images, strict=True) if image.fault]
+        self._widths.add(np.array([image.width for image in good], np.int64))
+        self._heights.add(np.array([image.height for image in good], np.int64))
+        self._formats.update(image.format for image in good)
+        self._undecodable += len(bad)
+        self._undecodable_rows += bad[: MAX_EXAMPLES - len(self._undecodable_rows)]
 
     def _add_arrays(self, values: Any) -> None:
         for array in values:
@@ -157,9 +181,21 @@ class ColumnStatsOf:
 
     def result(self) -> ColumnStats:
         """Return the statistics of what was added."""
-        classes = self._classes.result() if self.kind in ("number", "boolean", "text") else None
-        if classes is not None and 2 * len(classes) > sum(classes.values()) and len(classes) > 1:
-            classes = None  # values that hardly repeat, such as ids
+        classes = None
+        counted = self._classes if self.kind in ("number", "boolean", "text") else None
+        if counted and (2 * len(counted) <= counted.total() or len(counted) == 1):  # not of ids, which hardly repeat
+            ordered = sorted(counted.items(), key=lambda pair: (-pair[1], str(pair[0])))
+            classes = {str(name).lower() if isinstance(name, bool) else str(name): count for name, count in ordered}
+        images = None
+        if self.kind == "image":
+            images = ImageStats(
+                widths=self._widths.result(),
+                heights=self._heights.result(),
+                formats=dict(self._formats.most_common()),
+                undecodable=self._undecodable,
+                undecodable_rows=tuple(self._undecodable_rows),
+                is_decoded=self._decode,
+            )
         values, lengths = self._values.result(), self._lengths.result()
         return ColumnStats(
             name=self.name,
@@ -173,41 +209,9 @@ class ColumnStatsOf:
             repeats=self._distinct.repeats,
             values=values if values.count or values.not_finite else None,
             lengths=lengths if lengths.count else None,
-            classes=None if classes is None else {_class_name(name): count for name, count in classes.items()},
-            images=self._images.result() if self.kind == "image" else None,
+            classes=classes,
+            images=images,
             shapes=dict(self._shapes.most_common()),
-        )
-
-
-@dataclass
-class _ImagesOf:
-    """Accumulates `ImageStats`."""
-
-    decode: bool
-    widths: DistributionOf = field(default_factory=DistributionOf)
-    heights: DistributionOf = field(default_factory=DistributionOf)
-    formats: Counter[str] = field(default_factory=Counter)
-    undecodable: int = 0
-    examples: list[int] = field(default_factory=list)
-
-    def add(self, values: list[bytes], rows: npt.NDArray[np.int64], encoding: str, mapper: Mapper) -> None:
-        found = list(mapper(lambda data: check_image(data, encoding, decode=self.decode), values))
-        good = [each for each in found if not each.fault]
-        bad = [row for row, each in zip(rows.tolist(), found, strict=True) if each.fault]
-        self.widths.add(np.array([each.width for each in good], np.int64))
-        self.heights.add(np.array([each.height for each in good], np.int64))
-        self.formats.update(each.format for each in good)
-        self.undecodable += len(bad)
-        self.examples += bad[: MAX_EXAMPLES - len(self.examples)]
-
-    def result(self) -> ImageStats:
-        return ImageStats(
-            self.widths.result(),
-            self.heights.result(),
-            dict(self.formats.most_common()),
-            self.undecodable,
-            tuple(self.examples),
-            self.decode,
         )
 
 
@@ -285,10 +289,6 @@ def _kind_of_encoding(encoding: str) -> str:
     return families.get(encoding, "array" if encoding.startswith("ndarray") else "number")
 
 
-def _class_name(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _as_float(value: Any) -> float:
     try:
         return float(value)
@@ -296,19 +296,21 @@ def _as_float(value: Any) -> float:
         return float("nan")
 
 
-def range_texts(column: ColumnStats) -> tuple[str, str]:
-    """Return the range of a column, and its mean (of images the median), as texts."""
+def column_texts(column: ColumnStats) -> tuple[str, str, str, str]:
+    """Return how a column is stored, its distinct values, its range, and its mean (of images the median), as texts."""
+    kind = f"{column.encoding}, {column.logical}" if column.logical else column.encoding
+    distinct = f"{'' if column.is_distinct_exact else '~'}{column.distinct:,}"
     if column.images is not None:
-        return _image_range(column.images)
+        return kind, distinct, *_image_range(column.images)
     measured = column.values or column.lengths
     shapes = ", ".join(column.shapes) if len(column.shapes) <= 2 else f"{len(column.shapes)} shapes"
     if measured is None or not measured.count:
-        return shapes, ""
+        return kind, distinct, shapes, ""
     unit = "" if column.values is not None else " characters" if column.kind == "text" else " bytes"
     ends = f"{_number(measured.min)}{unit}"
     if measured.min != measured.max:
         ends = f"{_number(measured.min)} to {_number(measured.max)}{unit}"
-    return f"{ends}; {shapes}" if shapes else ends, _number(measured.mean)
+    return kind, distinct, f"{ends}; {shapes}" if shapes else ends, _number(measured.mean)
 
 
 def _image_range(images: ImageStats) -> tuple[str, str]:

@@ -11,8 +11,7 @@ Dagster, on white.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,10 +25,6 @@ MAX_KEPT = 50_000
 """Values from which quantiles are computed."""
 MAX_KEPT_HASHES = 1 << 14
 """Hashes of distinct values that are kept; an estimate from as many is wrong by about 1 %."""
-MAX_CLASSES = 1000
-"""Distinct values up to which each is counted."""
-MAX_CLASS_CHARS = 200
-"""Characters of a text that may be a class."""
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _BINS = 24
 
@@ -116,22 +111,16 @@ class DistributionOf:
         low, high = values.min().item(), values.max().item()
         self._low = low if self._low is None else min(self._low, low)
         self._high = high if self._high is None else max(self._high, high)
-        self._add_moments(values.astype(np.float64))
-        self._sample(values)
-
-    def _add_moments(self, values: npt.NDArray[np.float64]) -> None:
-        """Merge mean and squared deviations of the values; Chan's formula, which does not cancel."""
-        own = len(values)
+        # Mean and squared deviations are merged by Chan's formula, which does not cancel.
+        own, floats = len(values), values.astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):  # of values near the largest float
-            mean = float(values.mean())
-            squares = float(np.square(values - mean).sum())
+            mean = float(floats.mean())
+            squares = float(np.square(floats - mean).sum())
             delta, total = mean - self._mean, self._count + own
             self._mean += delta * own / total
             self._squares += squares + delta * delta * self._count * own / total
         self._count = total
-
-    def _sample(self, values: Numbers) -> None:
-        """Keep the values with the smallest of random keys: a uniform sample of all that were added."""
+        # The values with the smallest of random keys are kept: a uniform sample of all that were added.
         keys = self._random.random(len(values))
         if self._kept is not None:
             keys, values = np.concatenate([self._keys, keys]), np.concatenate([self._kept, values])
@@ -188,7 +177,11 @@ class DistinctOf:
         counts = np.concatenate([self._counts, np.ones(int(own.sum()), np.int64)])
         firsts = np.concatenate([self._firsts, rows[own]])
         unique, places, back = np.unique(merged, return_index=True, return_inverse=True)
-        self._note_pairs(firsts, places[back], len(self._hashes))
+        if len(self._pairs) < self._max_examples:  # note new rows whose hash an earlier row has
+            first_of = places[back]
+            repeats = np.flatnonzero(first_of != np.arange(len(firsts)))
+            some = repeats[repeats >= len(self._hashes)][: self._max_examples - len(self._pairs)]
+            self._pairs |= {int(firsts[place]): int(firsts[first_of[place]]) for place in some.tolist()}
         self._hashes, self._firsts = unique, firsts[places]
         self._counts = np.bincount(back, weights=counts, minlength=len(unique)).astype(np.int64)
         while len(self._hashes) > self._keep:
@@ -200,14 +193,6 @@ class DistinctOf:
         if not self._bits:
             return np.ones(len(hashes), np.bool_)
         return np.asarray((hashes >> np.uint64(64 - self._bits)) == 0)
-
-    def _note_pairs(self, rows: npt.NDArray[np.int64], first_of: npt.NDArray[np.int64], num_known: int) -> None:
-        """Note new rows whose hash an earlier row has."""
-        if len(self._pairs) >= self._max_examples:
-            return
-        repeats = np.flatnonzero(first_of != np.arange(len(rows)))
-        for place in repeats[repeats >= num_known][: self._max_examples - len(self._pairs)].tolist():
-            self._pairs[int(rows[place])] = int(rows[first_of[place]])
 
     @property
     def is_exact(self) -> bool:
@@ -228,35 +213,6 @@ class DistinctOf:
     def examples(self) -> tuple[tuple[int, int], ...]:
         """Some pairs of rows with equal values, the earlier row first."""
         return tuple((first, row) for row, first in self._pairs.items())
-
-
-class ClassesOf:
-    """Counts each distinct value, as long as there are few."""
-
-    def __init__(self, limit: int = MAX_CLASSES) -> None:
-        self._limit = limit
-        self._counts: Counter[Any] | None = Counter()
-
-    def add(self, values: Iterable[Any]) -> None:
-        """Add values: texts, booleans or whole numbers."""
-        if self._counts is None:
-            return
-        self._counts.update(values)
-        if len(self._counts) > self._limit or any(
-            isinstance(each, str) and len(each) > MAX_CLASS_CHARS for each in self._counts
-        ):
-            self._counts = None
-
-    def stop(self) -> None:
-        """Count no more, and forget what was counted."""
-        self._counts = None
-
-    def result(self) -> dict[Any, int] | None:
-        """Return the number of each value, the most frequent first; None if there is none, too many, or a long one."""
-        if not self._counts:
-            return None
-        ordered = sorted(self._counts.items(), key=lambda each: (-each[1], str(each[0])))
-        return dict(ordered)
 
 
 def hash_numbers(values: Numbers) -> Hashes:
@@ -328,9 +284,15 @@ def class_picture(counts: Mapping[str, Mapping[str, int]], *, of: str = "images"
         return _class_curve(ordered, counts, of, background)
     top = max((sum(each.values()) for each in counts.values()), default=1) or 1
     begin = 26 if legend else 6
-    bars = "".join(
-        _class_bar(begin + place * _BAR_HEIGHT, name, counts[name], parts, top) for place, name in enumerate(ordered)
-    )
+    bars = ""
+    for place, name in enumerate(ordered):
+        x, y = float(_BAR_LEFT), begin + place * _BAR_HEIGHT
+        bars += f"<text x='{x - 6:.0f}' y='{y + 11}' text-anchor='end'>{escape(shortened(name, 26))}</text>"
+        for at, part in enumerate(parts):
+            width = _BAR_WIDTH * counts[name].get(part, 0) / top
+            bars += f"<rect x='{x:.1f}' y='{y}' width='{width:.1f}' height='12' fill='{COLOURS[at % len(COLOURS)]}'/>"
+            x += width
+        bars += f"<text x='{x + 4:.0f}' y='{y + 11}'>{sum(counts[name].values())}</text>"
     height = begin + _BAR_HEIGHT * len(ordered) + 6
     return svg_picture(_BAR_LEFT + _BAR_WIDTH + 60, height, legend + bars, background=background)
 
@@ -352,16 +314,6 @@ def _histogram_panel(place: int, name: str, found: Histogram) -> str:
         f"median {short_number(found.median)}, most {short_number(most)}</text>"
         f"<text x='{left + width}' y='{base + 14}' text-anchor='end'>{short_number(found.high)}</text>"
     )
-
-
-def _class_bar(y: int, name: str, counts: Mapping[str, int], parts: Sequence[str], top: int) -> str:
-    x = float(_BAR_LEFT)
-    bars = f"<text x='{x - 6:.0f}' y='{y + 11}' text-anchor='end'>{escape(shortened(name, 26))}</text>"
-    for at, part in enumerate(parts):
-        width = _BAR_WIDTH * counts.get(part, 0) / top
-        bars += f"<rect x='{x:.1f}' y='{y}' width='{width:.1f}' height='12' fill='{COLOURS[at % len(COLOURS)]}'/>"
-        x += width
-    return f"{bars}<text x='{x + 4:.0f}' y='{y + 11}'>{sum(counts.values())}</text>"
 
 
 def _class_curve(ordered: Sequence[str], counts: Mapping[str, Mapping[str, int]], of: str, background: str) -> str:

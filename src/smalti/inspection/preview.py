@@ -27,7 +27,7 @@ from smalti.format import parse_byte_count, parse_encoding
 from smalti.images import decode_rgb
 from smalti.images.header import exif_orientation
 from smalti.images.pixels import turn_upright
-from smalti.inspection.column_stats import ColumnStats, range_texts
+from smalti.inspection.column_stats import column_texts
 from smalti.inspection.distributions import Distribution, Histogram, class_picture, histogram_picture, shortened
 from smalti.inspection.info import MAX_ROWS, choose_rows
 from smalti.inspection.reading import Ids, VersionRows
@@ -175,27 +175,39 @@ class _Page:
         self._rows, self._stats = rows, measured
         self._columns = [column.name for column in measured.columns]
         self._kinds = {column.name: column.kind for column in measured.columns}
-        self._names = _class_names(rows, measured)
+        names, label = rows.set.manifest.metadata.get("classes"), self._kinds.get("label")
+        self._names: dict[str, dict[str, str]] = {}
+        """Names of classes by column and number: of `label`, if the version lists its classes."""
+        if isinstance(names, list) and all(isinstance(name, str) for name in names) and label == "number":
+            self._names["label"] = {str(number): name for number, name in enumerate(names)}
 
     def text(self, numbers: Ids, limit: int) -> tuple[str, int]:
         """Return the page with as many of the rows as fit, and their number."""
         code, style = _resource("preview.js"), _resource("preview.css")
         front, back = self._front(style, code), self._back(code)
         image = next((at for at, name in enumerate(self._columns) if self._kinds[name] in ("image", "images")), None)
+        captions = list(self._names)  # below an image: classes first, then short texts
+        lists: dict[str, list[str]] = {}  # texts of the values of columns that are offered in a list
+        for at, column in enumerate(self._stats.columns):
+            is_short = column.kind == "text" and column.lengths is not None and column.lengths.max <= 100
+            if column.name not in self._names and (column.classes is not None or is_short):
+                captions.append(column.name)
+            if column.classes and len(column.classes) <= _MAX_LIST and len(lists) < _MAX_LISTS:
+                lists[str(at)] = [self._names.get(column.name, {}).get(name, name) for name in column.classes]
         facts: dict[str, Any] = {
             "columns": self._columns,
             "numeric": [self._kinds[name] == "number" and name not in self._names for name in self._columns],
             "image": image,
-            "captions": self._captions(),
-            "classes": self._lists(),
+            "captions": [self._columns.index(name) for name in captions[:_MAX_CAPTIONS]],
+            "classes": lists,
             "rows": [],
         }
         used = sum(len(each.encode("utf-8", "replace")) for each in (front, back, _script_json(facts))) + 1024
         shown: list[str] = []
         for begin in range(0, len(numbers), _READ_AT_ONCE):
             some = numbers[begin : begin + _READ_AT_ONCE]
-            for row in self._cells(some):
-                encoded = _script_json(row)
+            for number, cells in zip(some.tolist(), self._cells(some), strict=True):
+                encoded = _script_json({"row": number, "cells": cells})
                 used += len(encoded.encode("utf-8", "replace")) + 1
                 if used > limit:
                     break
@@ -207,11 +219,12 @@ class _Page:
         data = _script_json(facts).replace('"rows": []', f'"rows": [{",".join(shown)}]')
         return front + note + f"<script type=application/json id=rows>{data}</script>" + back, len(shown)
 
-    def _cells(self, numbers: Ids) -> list[dict[str, Any]]:
+    def _cells(self, numbers: Ids) -> list[list[Any]]:
         rows = self._rows.read(numbers, self._columns)
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="smalti-thumbnails") as pool:
-            cells = pool.map(lambda row: [self._cell(name, row[name]) for name in self._columns], rows, timeout=600.0)
-            return [{"row": number, "cells": each} for number, each in zip(numbers.tolist(), cells, strict=True)]
+            return list(
+                pool.map(lambda row: [self._cell(name, row[name]) for name in self._columns], rows, timeout=600.0)
+            )
 
     def _cell(self, name: str, value: Any) -> Any:
         encoding = self._rows.encodings[name]
@@ -227,25 +240,6 @@ class _Page:
             more = f"\n… {len(value):,} characters in all" if len(value) > MAX_TEXT_CHARS else ""
             return value[:MAX_TEXT_CHARS] + more
         return value_text(value, encoding, MAX_TEXT_CHARS)
-
-    def _captions(self) -> list[int]:
-        """Return the columns that stand below an image: classes first, then short texts."""
-        short = [
-            column.name
-            for column in self._stats.columns
-            if column.name not in self._names
-            and (column.classes is not None or (column.kind == "text" and column.lengths and column.lengths.max <= 100))
-        ]
-        chosen = [*self._names, *short][:_MAX_CAPTIONS]
-        return [self._columns.index(name) for name in chosen]
-
-    def _lists(self) -> dict[str, list[str]]:
-        """Return the columns whose values are offered in a list, with the texts of these values."""
-        found: dict[str, list[str]] = {}
-        for at, column in enumerate(self._stats.columns):
-            if column.classes and len(column.classes) <= _MAX_LIST and len(found) < _MAX_LISTS:
-                found[str(at)] = [self._names.get(column.name, {}).get(name, name) for name in column.classes]
-        return found
 
     def _front(self, style: str, code: str) -> str:
         measured, manifest = self._stats, self._rows.set.manifest
@@ -286,13 +280,13 @@ class _Page:
 
     def _back(self, code: str) -> str:
         return (
-            f"{self._classes()}{self._histograms()}{self._table()}"
+            f"{self._pictures()}{self._table()}"
             "<dialog id=detail><div class=bar><b id=detail-title></b><button id=close>Close</button></div>"
             "<div id=detail-body></div></dialog><footer class=faint>Made by <code>smalti preview</code>. Everything "
             f"on this page is in this file.</footer><script>{code}</script></body></html>\n"
         )
 
-    def _classes(self) -> str:
+    def _pictures(self) -> str:
         pictures = []
         for column in self._stats.columns:
             if column.classes and len(column.classes) > 1:
@@ -300,14 +294,11 @@ class _Page:
                 counts = {names.get(name, name): {"rows": number} for name, number in column.classes.items()}
                 picture = class_picture(counts, of="rows", background="")
                 pictures.append(f"<h2>{_html(column.name)}: rows by value</h2>{picture}")
-        return "".join(pictures[:4])
-
-    def _histograms(self) -> str:
-        found: dict[str, Histogram] = {}
+        histograms: dict[str, Histogram] = {}
 
         def add(name: str, values: Distribution | None) -> None:
             if values is not None and values.histogram is not None and values.min != values.max:
-                found[name] = values.histogram
+                histograms[name] = values.histogram
 
         for column in self._stats.columns:
             if column.images is not None:
@@ -318,48 +309,30 @@ class _Page:
             if column.classes is None:
                 add(f"{column.name}: {'characters' if column.kind == 'text' else 'bytes'}", column.lengths)
         add("bytes of a sample", self._stats.sample_bytes)
-        shown = dict(list(found.items())[:24])
-        return f"<h2>Distributions</h2>{histogram_picture(shown, background='')}" if shown else ""
+        shown = dict(list(histograms.items())[:24])
+        distributions = f"<h2>Distributions</h2>{histogram_picture(shown, background='')}" if shown else ""
+        return "".join(pictures[:4]) + distributions
 
     def _table(self) -> str:
         heads = ("column", "encoding", "nulls", "distinct", "range", "mean")
-        lines = "".join(
-            f"<tr>{''.join(f'<td>{_html(cell)}</td>' for cell in _facts(c))}</tr>" for c in self._stats.columns
-        )
+        lines = ""
+        for column in self._stats.columns:
+            kind, *texts = column_texts(column)
+            nulls = f"{column.nulls:,} ({column.nulls / column.count:.1%})" if column.nulls else "0"
+            cells = "".join(f"<td>{_html(cell)}</td>" for cell in (column.name, kind, nulls, *texts))
+            lines += f"<tr>{cells}</tr>"
         head = "".join(f"<th>{each}</th>" for each in heads)
         more = len(self._rows.encodings) - len(self._columns)
         note = f"<p class=faint>{more} more columns are not shown.</p>" if more else ""
+        equal = self._stats.equal_samples
+        if equal.count:
+            rows = ", ".join(f"{first:,} and {row:,}" for first, row in equal.examples[:3])
+            about = "" if equal.is_exact else "about "
+            note += f"<p>{about}{equal.count:,} rows are equal to an earlier one, such as rows {rows}.</p>"
         return (
             f"<h2>Columns</h2><div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-            f"</div>{note}{self._equal()}"
+            f"</div>{note}"
         )
-
-    def _equal(self) -> str:
-        equal = self._stats.equal_samples
-        if not equal.count:
-            return ""
-        rows = ", ".join(f"{first:,} and {row:,}" for first, row in equal.examples[:3])
-        about = "" if equal.is_exact else "about "
-        return f"<p>{about}{equal.count:,} rows are equal to an earlier one, such as rows {rows}.</p>"
-
-
-def _facts(column: ColumnStats) -> list[str]:
-    """Return the cells of a column in the table of columns."""
-    kind = f"{column.encoding}, {column.logical}" if column.logical else column.encoding
-    share = f"{column.nulls:,} ({column.nulls / column.count:.1%})" if column.nulls else "0"
-    distinct = f"{'' if column.is_distinct_exact else '≈ '}{column.distinct:,}"
-    return [column.name, kind, share, distinct, *range_texts(column)]
-
-
-def _class_names(rows: VersionRows, measured: Stats) -> dict[str, dict[str, str]]:
-    """Return the names of classes by column and number: of `label`, if the version lists its classes."""
-    names = rows.set.manifest.metadata.get("classes")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return {}
-    found = {column.name: column for column in measured.columns}.get("label")
-    if found is None or found.kind != "number":
-        return {}
-    return {"label": {str(number): name for number, name in enumerate(names)}}
 
 
 def _thumbnail_cell(data: bytes, encoding: str) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -49,16 +49,6 @@ _DEADLINE_SECONDS = 3600.0  # for the rows of one shard; the store's own deadlin
 
 _SPLITS = ("train", "val", "validation", "test")  # that are looked for where listing is not bounded
 _LISTED = 200  # objects that are looked at where there is no set
-
-
-@dataclass(frozen=True)
-class ReadPart:
-    """Shards that hold some of the columns: those of the version, or those of columns that were added together."""
-
-    shards: Sequence[ShardInfo]
-    """One for each shard of the version."""
-    columns: tuple[str, ...]
-    """The chosen columns in these shards."""
 
 
 class VersionRows:
@@ -114,13 +104,16 @@ class VersionRows:
             raise SchemaError(f"columns {', '.join(columns)}: one is chosen twice")
         return tuple(columns)
 
-    def parts(self, columns: Sequence[str]) -> list[ReadPart]:
-        """Return the shards that hold these columns and the masks of their nulls."""
+    def parts(self, columns: Sequence[str]) -> list[tuple[Sequence[ShardInfo], tuple[str, ...]]]:
+        """Return the shards that hold these columns and the masks of their nulls, each with those in them.
+
+        Beside the shards of the version there are those of columns that were added together, one for each of them.
+        """
         needed = [*columns, *(self._masks[name] for name in columns if name in self._masks)]
         sources = [(self.set.shards, set(self.set.manifest.schema.names))]
         sources += [(each.shards, set(each.entry.columns)) for each in self.set.added]
-        found = [ReadPart(shards, tuple(name for name in needed if name in names)) for shards, names in sources]
-        return [part for part in found if part.columns]
+        parts = [(shards, tuple(name for name in needed if name in names)) for shards, names in sources]
+        return [(shards, names) for shards, names in parts if names]
 
     def restored(self, columns: Sequence[str]) -> LogicalTypes | None:
         """Return the conversion of stored values of these columns to their logical types; None if there is none."""
@@ -150,9 +143,9 @@ class VersionRows:
 
     def _read_shard(self, number: int, rows: Ids, columns: Sequence[str]) -> list[dict[str, Any]]:
         stored: dict[str, Any] = {}
-        for part in self.parts(columns):
-            with open_rows(self.store, part.shards[number], rows) as shard:
-                gathered = shard.gather(np.arange(len(rows)), part.columns)
+        for shards, names in self.parts(columns):
+            with open_rows(self.store, shards[number], rows) as shard:
+                gathered = shard.gather(np.arange(len(rows)), names)
                 stored |= decode_gathered(shard.info.schema, gathered)
         restored = self.restored(columns)
         values = restored.batch(stored) if restored is not None else stored

@@ -23,7 +23,7 @@ from smalti.format import AnyShard, decode_gathered
 from smalti.inspection.column_stats import ColumnStats, ColumnStatsOf, Mapper, hash_pieces
 from smalti.inspection.distributions import DistinctOf, Distribution, DistributionOf
 from smalti.inspection.info import choose_rows
-from smalti.inspection.reading import Ids, ReadPart, VersionRows, open_rows, readable
+from smalti.inspection.reading import Ids, VersionRows, open_rows, readable
 from smalti.storage import Place
 
 MAX_BATCH_BYTES = 16 << 20
@@ -34,9 +34,8 @@ _SHARDS_AHEAD = 2  # fetched whole while one is read
 _SAMPLED_AHEAD = 8  # read in ranges
 _DEADLINE_SECONDS = 3600.0  # for one shard; the store's own deadlines end earlier
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_Job = tuple[int, Ids | None]
-"""Number of a shard, and the rows to read, counted from its first; None for all."""
-_Shards = list[tuple[ReadPart, AnyShard]]
+_Opened = tuple[Ids, list[tuple[AnyShard, tuple[str, ...]]]]
+"""Numbers of rows, and the shards that hold them, each with the names of its columns."""
 OnRows = Callable[[int, int], None]
 """Called with the number of rows that were looked at, and of all that will be."""
 
@@ -141,22 +140,36 @@ def stats_of(
 ) -> Stats:
     """Return statistics of opened rows: those with the sorted `numbers`, or all; other arguments as for `stats`."""
     chosen, manifest = rows.choose(columns), rows.set.manifest
-    run = _Accumulation(rows, chosen, decode=decode)
-    total = rows.num_rows if numbers is None else len(numbers)
-    jobs: Iterator[_Job]
-    if numbers is None:
-        jobs = ((number, None) for number, size in enumerate(rows.set.shard_sizes.tolist()) if size)
-    else:
-        jobs = iter(rows.by_shard(numbers))
+    restored, total, done = rows.restored(chosen), rows.num_rows if numbers is None else len(numbers), 0
+    accumulated = [ColumnStatsOf(name, rows.encodings[name], rows.logical.get(name), decode=decode) for name in chosen]
+    sample_bytes, equal = DistributionOf(), DistinctOf(keep=_SAMPLE_HASHES, examples=5)
     threads = os.cpu_count() or 1
     with (
         ThreadPoolExecutor(threads, thread_name_prefix="smalti-stats") as pool,
-        closing(run.opened(jobs, _SHARDS_AHEAD if numbers is None else _SAMPLED_AHEAD)) as opened,
+        closing(_opened(rows, chosen, numbers)) as opened,
     ):
         # Images of one batch, at most 16 MB of them, in threads.
         mapper: Mapper = partial(pool.map, timeout=600.0) if threads > 1 else map
-        for job, shards in opened:
-            for done in run.add_shard(job, shards, mapper):
+        for named, shards in opened:
+            lengths, hashes = np.zeros(len(named), np.int64), np.zeros(len(named), np.uint64)
+            for place, (shard, _) in enumerate(shards):
+                samples = shard.stored_samples()
+                if not place:
+                    sample_bytes.add(samples.lengths)
+                lengths += samples.lengths
+                hashes = hashes * _MIX + hash_pieces(samples.data, samples.ends)
+            equal.add(hashes, named)
+            for begin, stop in batches(lengths):
+                stored: dict[str, Any] = {}
+                decoded: dict[str, Any] = {}
+                for shard, names in shards:
+                    own = shard.gather(np.arange(begin, stop), names)
+                    stored |= own
+                    decoded |= decode_gathered(shard.info.schema, own)
+                values = restored.batch(decoded) if restored is not None else decoded
+                for column in accumulated:
+                    column.add(stored[column.name], values[column.name], named[begin:stop], mapper)
+                done += stop - begin
                 if on_rows is not None:
                     on_rows(done, total)
     shard_bytes, shard_rows = DistributionOf(), DistributionOf()
@@ -170,90 +183,49 @@ def stats_of(
         split=rows.set.options.split,
         num_rows=rows.num_rows,
         looked_at=total,
-        columns=tuple(column.result() for column in run.columns),
-        sample_bytes=run.sample_bytes.result(),
+        columns=tuple(column.result() for column in accumulated),
+        sample_bytes=sample_bytes.result(),
         shard_bytes=shard_bytes.result(),
         shard_rows=shard_rows.result(),
-        equal_samples=EqualSamples(run.equal.repeats, run.equal.is_exact, run.equal.examples),
+        equal_samples=EqualSamples(equal.repeats, equal.is_exact, equal.examples),
     )
 
 
-class _Accumulation:
-    """The statistics that were accumulated so far."""
+def _opened(rows: VersionRows, columns: Sequence[str], numbers: Ids | None) -> Generator[_Opened, None, None]:
+    """Yield shards, opened until the next are asked for, with the numbers of their rows; more are opened meanwhile."""
+    sizes, parts = rows.set.shard_sizes, rows.parts(columns)
+    jobs: Iterator[tuple[int, Ids | None]]  # number of a shard, and the rows to read, counted from its first
+    if numbers is None:
+        jobs, depth = ((number, None) for number in np.flatnonzero(sizes).tolist()), _SHARDS_AHEAD
+    else:
+        jobs, depth = iter(rows.by_shard(numbers)), _SAMPLED_AHEAD
 
-    def __init__(self, rows: VersionRows, chosen: Sequence[str], *, decode: bool) -> None:
-        self._rows, self._chosen = rows, chosen
-        self._parts, self._restored = rows.parts(chosen), rows.restored(chosen)
-        self._done = 0
-        self.columns = [
-            ColumnStatsOf(name, rows.encodings[name], rows.logical.get(name), decode=decode) for name in chosen
-        ]
-        self.sample_bytes = DistributionOf()
-        self.equal = DistinctOf(keep=_SAMPLE_HASHES, examples=5)
-
-    def opened(self, jobs: Iterator[_Job], depth: int) -> Generator[tuple[_Job, _Shards], None, None]:
-        """Yield jobs with their shards, opened until the next is asked for; `depth` more are opened meanwhile."""
-        waiting: deque[tuple[_Job, Future[tuple[ExitStack, _Shards]]]] = deque()
-        with ThreadPoolExecutor(depth, thread_name_prefix="smalti-shards") as pool:
-            try:
-                while True:
-                    some = islice(jobs, depth + 1 - len(waiting))
-                    waiting.extend((job, pool.submit(self._open, job)) for job in some)
-                    if not waiting:
-                        return
-                    job, future = waiting.popleft()
-                    stack, shards = future.result(timeout=_DEADLINE_SECONDS)
-                    with stack:
-                        yield job, shards
-            finally:  # shards that are not needed any more, after an error
-                left = [future for _, future in waiting if not future.cancel()]
-                for future in left:
-                    if future.exception(timeout=_DEADLINE_SECONDS) is None:
-                        future.result(timeout=0)[0].close()
-
-    def _open(self, job: _Job) -> tuple[ExitStack, _Shards]:
-        store, number, own = self._rows.store, *job
+    def open_parts(number: int, own: Ids | None) -> tuple[ExitStack, _Opened]:
         with ExitStack() as stack:
             shards = []
-            for part in self._parts:
-                info = part.shards[number]
-                found = (
-                    open_checked(store, readable(info), is_as_listed=False)
-                    if own is None
-                    else open_rows(store, info, own)
-                )
-                shards.append((part, stack.enter_context(found)))
-            return stack.pop_all(), shards
+            for infos, names in parts:
+                if own is None:
+                    opening = open_checked(rows.store, readable(infos[number]), is_as_listed=False)
+                else:
+                    opening = open_rows(rows.store, infos[number], own)
+                shards.append((stack.enter_context(opening), names))
+            named = np.arange(sizes[number], dtype=np.int64) if own is None else own
+            return stack.pop_all(), (named + (rows.shard_ends[number] - sizes[number]), shards)
 
-    def add_shard(self, job: _Job, shards: _Shards, mapper: Mapper) -> Iterator[int]:
-        """Add the rows of a shard; yield the number of rows so far after each batch."""
-        number, own = job
-        size, end = int(self._rows.set.shard_sizes[number]), int(self._rows.shard_ends[number])
-        named = (np.arange(size, dtype=np.int64) if own is None else own) + (end - size)
-        lengths = np.zeros(len(named), np.int64)
-        hashes = np.zeros(len(named), np.uint64)
-        for place, (_, shard) in enumerate(shards):
-            stored = shard.stored_samples()
-            if not place:
-                self.sample_bytes.add(stored.lengths)
-            lengths += stored.lengths
-            hashes = hashes * _MIX + hash_pieces(stored.data, stored.ends)
-        self.equal.add(hashes, named)
-        for begin, stop in batches(lengths):
-            self._add_batch(shards, np.arange(begin, stop), named[begin:stop], mapper)
-            self._done += stop - begin
-            yield self._done
-
-    def _add_batch(self, shards: _Shards, places: Ids, rows: Ids, mapper: Mapper) -> None:
-        stored: dict[str, Any] = {}
-        decoded: dict[str, Any] = {}
-        for part, shard in shards:
-            own = shard.gather(places, part.columns)
-            stored |= own
-            decoded |= decode_gathered(shard.info.schema, own)
-        values = self._restored.batch(decoded) if self._restored is not None else decoded
-        for column in self.columns:
-            column.add(stored[column.name], values[column.name], rows, mapper)
+    waiting: deque[Future[tuple[ExitStack, _Opened]]] = deque()
+    with ThreadPoolExecutor(depth, thread_name_prefix="smalti-shards") as pool:
+        try:
+            while True:
+                waiting.extend(pool.submit(open_parts, *job) for job in islice(jobs, depth + 1 - len(waiting)))
+                if not waiting:
+                    return
+                stack, opened = waiting.popleft().result(timeout=_DEADLINE_SECONDS)
+                with stack:
+                    yield opened
+        finally:  # shards that are not needed any more, after an error
+            for future in [future for future in waiting if not future.cancel()]:
+                if future.exception(timeout=_DEADLINE_SECONDS) is None:
+                    future.result(timeout=0)[0].close()
 
 
 def batches(lengths: Ids) -> Iterator[tuple[int, int]]:

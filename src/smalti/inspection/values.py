@@ -64,20 +64,16 @@ class ImageSummary:
 def summarize_image(data: bytes, encoding: str = "") -> ImageSummary:
     """Return the facts of an encoded image, or of a raw one (`pil`); decodes no pixel."""
     if encoding == "pil":
-        return _raw_image(data)
+        width, height, num_chars = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4, 8))
+        mode = data[12 : 12 + min(num_chars, 16)].decode("ascii", "replace")
+        if len(data) < 12 or num_chars > 16 or not mode:
+            return ImageSummary("", 0, 0, len(data), "no header of a raw image")
+        return ImageSummary(f"raw {mode}", width, height, len(data))
     try:
         header: ImageHeader = probe_image(data)
     except BadImageError as error:
         return ImageSummary("", 0, 0, len(data), error.message)
     return ImageSummary(header.format, header.width, header.height, len(data))
-
-
-def _raw_image(data: bytes) -> ImageSummary:
-    width, height, num_chars = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4, 8))
-    mode = data[12 : 12 + min(num_chars, 16)].decode("ascii", "replace")
-    if len(data) < 12 or num_chars > 16 or not mode:
-        return ImageSummary("", 0, 0, len(data), "no header of a raw image")
-    return ImageSummary(f"raw {mode}", width, height, len(data))
 
 
 def image_files(data: bytes, encoding: str) -> list[bytes]:
@@ -109,7 +105,7 @@ def is_image(value: Any, encoding: str) -> bool:
     )
 
 
-def value_json(value: Any, encoding: str) -> Any:
+def value_json(value: Any, encoding: str = "bytes") -> Any:
     """Return a value of a column of this encoding as JSON holds it; see the head of this module."""
     if isinstance(value, bytes):
         if encoding in IMAGE_LISTS:
@@ -131,16 +127,14 @@ def _plain_json(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain_json(each) for name, each in value.items()}
+        return {str(name): value_json(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain_json(each) for each in value]
+        return [value_json(member) for member in value]
     if isinstance(value, np.ndarray):
         shown: dict[str, Any] = {"type": "array", "dtype": value.dtype.name, "shape": list(value.shape)}
         if value.size <= MAX_JSON_ELEMENTS:
-            shown["values"] = _plain_json(_elements(value))
+            shown["values"] = value_json(_elements(value))
         return shown
-    if isinstance(value, bytes):
-        return value_json(value, "bytes")
     if isinstance(value, Image.Image):
         form = value.format or f"raw {value.mode}"
         return {"type": "image", "format": form, "width": value.width, "height": value.height}
@@ -173,7 +167,13 @@ def value_text(value: Any, encoding: str, limit: int | None = None) -> str:
 def _line(value: Any, encoding: str, limit: int | None) -> str:
     if isinstance(value, bytes):
         if encoding in IMAGE_LISTS:
-            return _images_line(summarize_images(value, encoding))
+            images = summarize_images(value, encoding)
+            faults = [image for image in images if image.fault]
+            if faults:
+                return f"{len(faults)} of {len(images)} damaged: {faults[0].text()}"
+            sizes = ", ".join(f"{image.width}x{image.height}" for image in images[:3])
+            noun = "image" if len(images) == 1 else "images"
+            return f"{len(images)} {noun} {sizes}{', …' if len(images) > 3 else ''}".rstrip()
         if is_image(value, encoding):
             return summarize_image(value, encoding).text()
         return f"{'pickle' if encoding == 'pkl' else 'bytes'} {byte_count(len(value))}"
@@ -187,14 +187,5 @@ def _line(value: Any, encoding: str, limit: int | None) -> str:
     if isinstance(value, float):
         return repr(float(value)) if limit is None else f"{value:.6g}"
     if isinstance(value, dict | list):
-        return json.dumps(_plain_json(value), ensure_ascii=False)
+        return json.dumps(value_json(value), ensure_ascii=False)
     return _text(value)
-
-
-def _images_line(images: list[ImageSummary]) -> str:
-    faults = [image for image in images if image.fault]
-    if faults:
-        return f"{len(faults)} of {len(images)} damaged: {faults[0].text()}"
-    sizes = ", ".join(f"{image.width}x{image.height}" for image in images[:3])
-    noun = "image" if len(images) == 1 else "images"
-    return f"{len(images)} {noun} {sizes}{', …' if len(images) > 3 else ''}".rstrip()

@@ -197,22 +197,16 @@ def show_stats(
 
 
 def _write_stats(found: "Stats") -> None:
-    from smalti.inspection.column_stats import range_texts
+    from smalti.inspection.column_stats import column_texts
     from smalti.inspection.values import value_text
 
     of = "all" if not found.is_sampled else f"{found.looked_at:,} random ones of"
     write(f"{of} {found.num_rows:,} rows, version {found.version}")
     write()
-    rows = [
-        (
-            each.name,
-            f"{each.encoding}{f', {each.logical}' if each.logical else ''}",
-            each.nulls,
-            f"{'' if each.is_distinct_exact else '~'}{each.distinct:,}",
-            *range_texts(each),
-        )
-        for each in found.columns
-    ]
+    rows: list[tuple[object, ...]] = []
+    for column in found.columns:
+        kind, *texts = column_texts(column)
+        rows.append((column.name, kind, column.nulls, *texts))
     counts = [Column("nulls", is_number=True), Column("distinct", is_number=True)]
     write_table(["column", "encoding", *counts, "range", "mean"], rows)
     write()
