@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from smalti.images import encode_jpeg, prepare_jpeg
-from smalti.images.duplicates import HASH_BYTES, MAX_NEIGHBOURS, as_array, find_near, perceptual_hash
+from smalti.images.duplicates import HASH_BYTES, MAX_NEIGHBOURS, find_near, perceptual_hash
 
 PHOTOS = Path(__file__).resolve().parents[3] / "shared" / "flowers"
 
@@ -60,9 +60,9 @@ def test_photos_of_one_class_are_told_apart():
     paths = [path for path in photos(1) if path.parent.name == "tulips"]
     names = [path.stem for path in paths]
     hashes = [hashed(path.read_bytes()).to_bytes(HASH_BYTES, "big") for path in paths]
-    near = find_near(as_array(hashes), 16)
-    assert near.is_complete
-    [pair] = near.places.tolist()
+    places, _, is_complete = find_near(hashes, 16)
+    assert is_complete
+    [pair] = places.tolist()
     assert [names[place] for place in pair] == ["12916135413_dafcf3089e_n", "12916441224_2ed63596f8_n"]
 
 
@@ -78,19 +78,19 @@ def test_the_pairs_are_those_of_a_comparison_of_all(max_bits):
         bits = np.unpackbits(hashes[place - 100].view(np.uint8))
         bits[dice.choice(128, place % 10, replace=False)] ^= 1
         hashes[place] = np.packbits(bits).view(np.uint64)
-    near = find_near(hashes, max_bits)
-    assert near.is_complete
-    assert near.places.tolist() == [[n, n + 100] for n in range(100) if n % 10 <= max_bits]
-    assert near.bits.tolist() == [n % 10 for n in range(100) if n % 10 <= max_bits]
+    places, bits, is_complete = find_near([two.tobytes() for two in hashes], max_bits)
+    assert is_complete
+    assert places.tolist() == [[n, n + 100] for n in range(100) if n % 10 <= max_bits]
+    assert bits.tolist() == [n % 10 for n in range(100) if n % 10 <= max_bits]
 
 
 def test_many_hashes_that_are_alike_are_not_all_compared_and_this_is_said():
     hashes = np.zeros((4 * MAX_NEIGHBOURS, 2), np.uint64)
     hashes[:, 0] = np.arange(len(hashes))  # differ in seven bits at most
-    near = find_near(hashes, 8)
-    assert not near.is_complete
-    assert set(near.places.ravel().tolist()) == set(range(len(hashes)))
+    places, _, is_complete = find_near([two.tobytes() for two in hashes], 8)
+    assert not is_complete
+    assert set(places.ravel().tolist()) == set(range(len(hashes)))
 
 
 def test_no_hashes_have_no_pairs():
-    assert find_near(as_array([]), 8).places.tolist() == []
+    assert find_near([], 8)[0].tolist() == []

@@ -94,7 +94,14 @@ class RandomResizedCrop:
 
     def draw(self, epoch: int, sample_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return random numbers in [0, 1) for each sample, shape (samples, draws), of which `box` makes a part."""
-        return uniform(self.seed, epoch, sample_ids, 2 * _TRIES + 3).T
+        # splitmix64 of (seed, epoch, id, draw), equal on every platform
+        with np.errstate(over="ignore"):
+            key = _mix(np.array([self.seed % (1 << 64)], dtype=np.uint64))
+            key = _mix(key ^ np.array([epoch % (1 << 64)], dtype=np.uint64))
+            per_sample = _mix(key ^ np.asarray(sample_ids, dtype=np.int64).view(np.uint64))
+            draws = np.arange(1, 2 * _TRIES + 4, dtype=np.uint64)[:, None] * _GOLDEN
+            bits = _mix(per_sample[None, :] ^ draws)
+        return ((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53).T
 
     def box(self, height: int, width: int, draws: Sequence[float]) -> Box:
         """Return the part of an image of height x width."""
@@ -116,17 +123,6 @@ class RandomResizedCrop:
 def _is_range(value: Any, most: float) -> bool:
     is_pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, int | float) for end in value)
     return is_pair and 0 < value[0] <= value[1] <= most and value[1] < math.inf
-
-
-def uniform(seed: int, epoch: int, sample_ids: npt.NDArray[np.int64], num_draws: int) -> npt.NDArray[np.float64]:
-    """Return numbers in [0, 1), shape (draws, n): splitmix64 of (seed, epoch, id, draw), equal on every platform."""
-    with np.errstate(over="ignore"):
-        key = _mix(np.array([seed % (1 << 64)], dtype=np.uint64))
-        key = _mix(key ^ np.array([epoch % (1 << 64)], dtype=np.uint64))
-        per_sample = _mix(key ^ np.asarray(sample_ids, dtype=np.int64).view(np.uint64))
-        draws = np.arange(1, num_draws + 1, dtype=np.uint64)[:, None] * _GOLDEN
-        bits = _mix(per_sample[None, :] ^ draws)
-    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -5,7 +5,6 @@ rotations and mirroring. Hashes are taken where an image is prepared, so that co
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -46,53 +45,41 @@ def perceptual_hash(jpeg: Any) -> bytes | None:
     return np.packbits(right > here).tobytes() + np.packbits(below > here).tobytes()
 
 
-@dataclass(frozen=True)
-class NearPairs:
-    """Pairs of hashes that differ in a few bits."""
-
-    places: npt.NDArray[np.int64]
-    """Shape (pairs, 2): places in the sequence of hashes, the smaller one first."""
-    bits: npt.NDArray[np.int64]
-    """The number of bits in which each pair differs."""
-    is_complete: bool = True
-    """False if there may be more pairs: so many hashes are alike that not all of them were compared."""
+Places = npt.NDArray[np.int64]
 
 
-def find_near(hashes: npt.NDArray[np.uint64], max_bits: int) -> NearPairs:
-    """Return the pairs of hashes, given as an array of shape (n, 2), that differ in at most `max_bits` bits.
+def find_near(hashes: Sequence[bytes], max_bits: int) -> tuple[Places, Places, bool]:
+    """Return the pairs of hashes that differ in at most `max_bits` bits, and whether these are all.
 
     The bits are divided into `max_bits + 2` bands. Two hashes that differ in at most `max_bits` bits are equal in two
     bands at least. So hashes are sorted by each two bands, and only those that are equal there are compared, each with
     at most `MAX_NEIGHBOURS` others: time grows as n log n, whatever the images are. Equal hashes are better given once.
+
+    Returns:
+        The places in the sequence of each pair, the smaller one first, int64, shape (pairs, 2); the number of bits in
+        which each differs, shape (pairs,); False if there may be more pairs: so many hashes are alike that not all of
+        them were compared.
     """
     if not 0 <= max_bits <= HASH_BITS // 4:
         raise ArgumentError(
             f"similar hashes differ in 0 to {HASH_BITS // 4} bits, found {max_bits}; choose one of these"
         )
+    numbers = np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
+    # Masks of shape (2,) that divide all bits into bands, each from all over the grid.
+    bands = [np.zeros(HASH_BITS, np.uint8) for _ in range(max_bits + 2)]
+    for number, bit in enumerate(np.random.default_rng(_SEED).permutation(HASH_BITS)):
+        bands[number % len(bands)][bit] = 1
+    masks = [np.packbits(band).view(np.uint64) for band in bands]
     codes, is_complete = np.empty(0, np.int64), True
-    for one, other in combinations(_bands(max_bits + 2), 2):
-        near, is_all = _near_in_bands(hashes, one | other, max_bits)
+    for one, other in combinations(masks, 2):
+        near, is_all = _near_in_bands(numbers, one | other, max_bits)
         codes = np.unique(np.concatenate([codes, near[:, 0] * len(hashes) + near[:, 1]]))
         is_complete &= is_all
         if len(codes) > MAX_PAIRS:
             codes, is_complete = codes[:MAX_PAIRS], False
             break
     places = np.stack(np.divmod(codes, max(len(hashes), 1)), axis=1)
-    return NearPairs(places, _differing(hashes, places), is_complete)
-
-
-def as_array(hashes: Sequence[bytes]) -> npt.NDArray[np.uint64]:
-    """Return hashes as an array of shape (n, 2)."""
-    return np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
-
-
-def _bands(count: int) -> list[npt.NDArray[np.uint64]]:
-    """Return masks of shape (2,) that divide all bits into bands, each from all over the grid."""
-    bits = np.random.default_rng(_SEED).permutation(HASH_BITS)
-    bands = [np.zeros(HASH_BITS, np.uint8) for _ in range(count)]
-    for number, bit in enumerate(bits):
-        bands[number % count][bit] = 1
-    return [np.packbits(band).view(np.uint64) for band in bands]
+    return places, _differing(numbers, places), is_complete
 
 
 def _near_in_bands(

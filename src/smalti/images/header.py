@@ -48,7 +48,15 @@ def probe_image(data: bytes) -> ImageHeader:
         >>> header.width, header.height
         (64, 48)
     """
-    kind = sniff_format(data)
+    if len(data) == 0:
+        raise BadImageError("the image has zero bytes; its upload or copy was cut off: replace the file", num_bytes=0)
+    head = bytes(data[:16])
+    kind = format_of(head)
+    if kind is None:
+        raise BadImageError(
+            f"expected an image (JPEG, PNG, WEBP, BMP or GIF), found {_describe(head)} ({len(data)} bytes)",
+            num_bytes=len(data),
+        )
     try:
         size, color = _jpeg_header(data) if kind == "JPEG" else (SIZE_OF[kind](data), "RGB")
     except (struct.error, IndexError) as error:
@@ -74,24 +82,6 @@ def probe_image(data: bytes) -> ImageHeader:
             height=header.height,
         )
     return header
-
-
-def sniff_format(data: bytes) -> str:
-    """Return which of the five formats the first bytes declare.
-
-    Raises:
-        BadImageError: none of them; the message names what the bytes are instead.
-    """
-    if len(data) == 0:
-        raise BadImageError("the image has zero bytes; its upload or copy was cut off: replace the file", num_bytes=0)
-    head = bytes(data[:16])
-    kind = format_of(head)
-    if kind is None:
-        raise BadImageError(
-            f"expected an image (JPEG, PNG, WEBP, BMP or GIF), found {_describe(head)} ({len(data)} bytes)",
-            num_bytes=len(data),
-        )
-    return kind
 
 
 def may_be_image(data: bytes) -> bool:

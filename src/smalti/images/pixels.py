@@ -227,7 +227,8 @@ class Resizer:
 
     def __init__(self, interpolation: Interpolation) -> None:
         self._interpolation = interpolation
-        self._torch = _torch_for_pixels()
+        # Not imported for this: it takes seconds, and memory. Loader workers of torch have it, whatever they read.
+        self._torch = _fast_torch() if sys.modules.get("torch") is not None else None
         self._buffer = np.empty(0, np.uint8)
 
     def into(self, place: Pixels, pixels: Pixels) -> None:
@@ -241,17 +242,13 @@ class Resizer:
         target = place if place.flags.c_contiguous else np.empty(place.shape, np.uint8)
         kernel = getattr(self._torch.ops.aten, f"_upsample_{self._interpolation}2d_aa").out
         # Copied by numpy: torch would copy on its threads, which takes many times longer beside other threads.
-        source = self._tensor(self._contiguous(pixels))
-        kernel(source, target.shape[:2], align_corners=False, out=self._tensor(target))
-        if target is not place:
-            place[...] = target
-
-    def _contiguous(self, pixels: Pixels) -> Pixels:
         if self._buffer.size < pixels.size:  # kept: new memory of this size takes as long as the copy
             self._buffer = np.empty(pixels.size, np.uint8)
         copy = self._buffer[: pixels.size].reshape(pixels.shape)
         copy[...] = pixels
-        return copy
+        kernel(self._tensor(copy), target.shape[:2], align_corners=False, out=self._tensor(target))
+        if target is not place:
+            place[...] = target
 
     def _tensor(self, pixels: Pixels) -> Any:
         """Return contiguous pixels as a tensor (1, 3, height, width) of the same memory."""
@@ -260,14 +257,9 @@ class Resizer:
         return self._torch.from_numpy(pixels).as_strided((1, 3, height, width), strides)  # type: ignore[union-attr]
 
 
-def _torch_for_pixels() -> Any | None:
-    """Return torch if this process has imported it, and it resizes uint8 fast on this processor."""
-    # Not imported for this: it takes seconds, and memory. Loader workers of torch have it, whatever they read.
-    return _fast_torch() if sys.modules.get("torch") is not None else None
-
-
 @lru_cache(maxsize=1)
 def _fast_torch() -> Any | None:
+    """Return torch if it resizes uint8 fast on this processor."""
     torch = import_module("torch")  # waits for the end of its import, if another thread is importing it
     return torch if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") else None
 

@@ -5,7 +5,7 @@ source. The sides of images are those that were noted when they were prepared: n
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -78,17 +78,26 @@ def profile_rows(df: "DataFrame", *, rows: int = PROFILED_ROWS, shown: int = 8) 
     few = numbered.select(*selected).limit(rows + 1)
     table = few.toArrow() if hasattr(few, "toArrow") else pa.Table.from_pandas(few.toPandas())
     is_complete, table = table.num_rows <= rows, table.slice(0, rows)
-    columns = tuple(
-        _profile(field.name, field.dataType.simpleString(), _measure(field.dataType), table[f"t{at}"], table[f"n{at}"])
-        for at, field in enumerate(fields)
-    )
+    columns = []
+    for at, field in enumerate(fields):
+        texts, values = table[f"t{at}"], table[f"n{at}"].to_numpy(zero_copy_only=False).astype(np.float64)
+        known, low, high = np.flatnonzero(np.isfinite(values)), "", ""
+        if len(known):
+            ends = (known[values[known].argmin()], known[values[known].argmax()])
+            low, high = (str(texts[int(end)].as_py()) for end in ends)
+        nulls, kind = texts.null_count / max(1, len(texts)), field.dataType
+        columns.append(
+            ColumnProfile(
+                field.name, kind.simpleString(), nulls, low, high, _measure(kind), histogram=Histogram.of(values)
+            )
+        )
     heads = [table[f"t{at}"].slice(0, shown).to_pylist() for at in range(len(fields))]
     names = [field.name for field in fields]
     first = tuple(
         {name: "" if text is None else text for name, text in zip(names, row, strict=True)}
         for row in zip(*heads, strict=True)
     )
-    return RowsProfile(table.num_rows, is_complete, columns, len(df.columns) - len(fields), first)
+    return RowsProfile(table.num_rows, is_complete, tuple(columns), len(df.columns) - len(fields), first)
 
 
 def _measure(kind: "DataType") -> str:
@@ -114,24 +123,6 @@ def _text_and_number(name: str, kind: "DataType") -> "tuple[Column, Column]":
         size = functions.size(column) if type_name in ("array", "map") else functions.length(column)
         return text, functions.when(column.isNotNull(), size).cast("double")
     return text, functions.lit(None).cast("double")
-
-
-def _profile(name: str, kind: str, measure: str, texts: Any, numbers: Any) -> ColumnProfile:
-    values = numbers.to_numpy(zero_copy_only=False).astype(np.float64)
-    known = np.flatnonzero(np.isfinite(values))
-    low = high = ""
-    if len(known):
-        ends = (known[values[known].argmin()], known[values[known].argmax()])
-        low, high = (str(texts[int(at)].as_py()) for at in ends)
-    return ColumnProfile(
-        name=name,
-        type=kind,
-        nulls=texts.null_count / max(1, len(texts)),
-        low=low,
-        high=high,
-        measure=measure,
-        histogram=Histogram.of(values),
-    )
 
 
 @dataclass(frozen=True)

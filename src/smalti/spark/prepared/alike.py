@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from smalti.images.duplicates import as_array, find_near
+from smalti.images.duplicates import find_near
 from smalti.sources.image_folder import TRAIN
 from smalti.spark.prepared.table import PreparedTable
 
@@ -98,9 +98,8 @@ class _AlikeRows:
         )
         is_hashed = np.array([hashes[row] is not None for row in first], bool)
         self.num_unknown = int((~is_hashed[self.content]).sum())
-        near = find_near(as_array([hashes[row] for row in first[is_hashed]]), max_bits)
-        self.pairs, self.bits = np.flatnonzero(is_hashed)[near.places], near.bits
-        self.is_complete = near.is_complete
+        places, self.bits, self.is_complete = find_near([hashes[row] for row in first[is_hashed]], max_bits)
+        self.pairs = np.flatnonzero(is_hashed)[places]
 
     def is_near(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return for each row whether it is like one of those that are wanted, or one of them."""
