@@ -11,7 +11,7 @@ from assets.drawing import draw_flower
 from smalti.dataset import StreamingDataset
 from smalti.errors import ArgumentError
 from smalti.images import DecodeImages, RandomResizedCrop, decode_batch, decode_rgb, encode_jpeg
-from smalti.images.crops import Box, centre_box
+from smalti.images.batches import Box, centre_box
 from smalti.writer import MDSWriter
 from tests.conftest import SHARED
 

@@ -5,8 +5,7 @@ of a batch). What the format needs of image headers too stands in `smalti.image_
 """
 
 from smalti.image_headers import MAX_PIXELS
-from smalti.images.batches import DecodeImages, decode_batch
-from smalti.images.crops import RandomResizedCrop
+from smalti.images.batches import DecodeImages, RandomResizedCrop, decode_batch
 from smalti.images.header import ImageHeader, probe_image
 from smalti.images.pixels import (
     GAP,

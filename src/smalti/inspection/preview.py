@@ -1,6 +1,6 @@
 """A page that shows a version in a browser: images, texts, tables, class balance, sizes; one HTML file, no network.
 
-The values on the page may be hostile. The parts that are HTML are escaped here; rows are JSON that
+The values on the page may be hostile. The parts that are HTML, in `preview.html`, are escaped here; rows are JSON that
 `preview.js` puts into the page as text. A content security policy, with the digest of that script, keeps the browser
 from running or loading anything else.
 """
@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -183,8 +184,6 @@ class _Page:
 
     def text(self, numbers: Ids, limit: int) -> tuple[str, int]:
         """Return the page with as many of the rows as fit, and their number."""
-        code, style = _resource("preview.js"), _resource("preview.css")
-        front, back = self._front(style, code), self._back(code)
         image = next((at for at, name in enumerate(self._columns) if self._kinds[name] in ("image", "images")), None)
         captions = list(self._names)  # below an image: classes first, then short texts
         lists: dict[str, list[str]] = {}  # texts of the values of columns that are offered in a list
@@ -202,7 +201,10 @@ class _Page:
             "classes": lists,
             "rows": [],
         }
-        used = sum(len(each.encode("utf-8", "replace")) for each in (front, back, _script_json(facts))) + 1024
+        values = self._values()
+        page = Template(_resource("preview.html"))
+        empty = page.substitute(values, left_out="", rows=_script_json(facts))
+        used = len(empty.encode("utf-8", "replace")) + 1024
         shown: list[str] = []
         for begin in range(0, len(numbers), _READ_AT_ONCE):
             some = numbers[begin : begin + _READ_AT_ONCE]
@@ -217,7 +219,7 @@ class _Page:
         left_out = len(numbers) - len(shown)
         note = f"<p class=faint>{left_out:,} more rows did not fit into the size of this page.</p>" if left_out else ""
         data = _script_json(facts).replace('"rows": []', f'"rows": [{",".join(shown)}]')
-        return front + note + f"<script type=application/json id=rows>{data}</script>" + back, len(shown)
+        return page.substitute(values, left_out=note, rows=data), len(shown)
 
     def _cells(self, numbers: Ids) -> list[list[Any]]:
         rows = self._rows.read(numbers, self._columns)
@@ -241,10 +243,12 @@ class _Page:
             return value[:MAX_TEXT_CHARS] + more
         return value_text(value, encoding, MAX_TEXT_CHARS)
 
-    def _front(self, style: str, code: str) -> str:
+    def _values(self) -> dict[str, str]:
+        """Return the values of `preview.html` except for the rows, as HTML."""
         measured, manifest = self._stats, self._rows.set.manifest
         root = measured.url.rstrip("/")
         title = root.rpartition("/")[2] or root
+        code = _resource("preview.js")
         digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
         policy = (
             f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
@@ -262,29 +266,33 @@ class _Page:
         }
         published = f"published {manifest.created[:16].replace('T', ' ')} UTC, " if manifest.created else ""
         seen = f"{measured.looked_at:,} of {measured.num_rows:,} rows" if measured.is_sampled else "all rows"
-        return (
-            "<!DOCTYPE html><html lang=en><head><meta charset=utf-8>"
-            f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
-            '<meta name=viewport content="width=device-width, initial-scale=1">'
-            f"<title>{_html(title)}</title><style>{style}</style></head><body>"
-            f"<h1>{_html(title)}</h1><p class=faint>{_html(root)}</p>"
-            f"<p class=faint>{_html(published)}digest <code>{_html(measured.digest[:16])}</code>; "
-            f"statistics are of {seen}</p><div class=facts>"
-            + "".join(f"<div><b>{_html(value)}</b>{_html(name)}</div>" for name, value in facts.items())
-            + "</div><h2>Samples</h2><div class=bar><input type=search id=find placeholder='Find rows with…' "
-            "aria-label='Find rows'><span id=choices class=bar></span><button id=view hidden>Table</button>"
-            "<button id=back>Back</button><button id=on>Next</button><span id=where class=faint></span></div>"
-            "<noscript><p class=bad>Rows are shown by JavaScript, which this browser does not run.</p></noscript>"
-            "<div id=samples></div>"
-        )
-
-    def _back(self, code: str) -> str:
-        return (
-            f"{self._pictures()}{self._table()}"
-            "<dialog id=detail><div class=bar><b id=detail-title></b><button id=close>Close</button></div>"
-            "<div id=detail-body></div></dialog><footer class=faint>Made by <code>smalti preview</code>. Everything "
-            f"on this page is in this file.</footer><script>{code}</script></body></html>\n"
-        )
+        more = len(self._rows.encodings) - len(self._columns)
+        notes = f"<p class=faint>{more} more columns are not shown.</p>" if more else ""
+        equal = measured.equal_samples
+        if equal.count:
+            rows = ", ".join(f"{first:,} and {row:,}" for first, row in equal.examples[:3])
+            about = "" if equal.is_exact else "about "
+            notes += f"<p>{about}{equal.count:,} rows are equal to an earlier one, such as rows {rows}.</p>"
+        lines = ""
+        for column in measured.columns:
+            kind, *texts = column_texts(column)
+            nulls = f"{column.nulls:,} ({column.nulls / column.count:.1%})" if column.nulls else "0"
+            cells = "".join(f"<td>{_html(cell)}</td>" for cell in (column.name, kind, nulls, *texts))
+            lines += f"<tr>{cells}</tr>"
+        return {
+            "policy": html.escape(policy),
+            "title": _html(title),
+            "style": _resource("preview.css"),
+            "root": _html(root),
+            "published": _html(published),
+            "digest": _html(measured.digest[:16]),
+            "seen": seen,
+            "facts": "".join(f"<div><b>{_html(value)}</b>{_html(name)}</div>" for name, value in facts.items()),
+            "pictures": self._pictures(),
+            "columns": lines,
+            "notes": notes,
+            "code": code,
+        }
 
     def _pictures(self) -> str:
         pictures = []
@@ -312,27 +320,6 @@ class _Page:
         shown = dict(list(histograms.items())[:24])
         distributions = f"<h2>Distributions</h2>{histogram_picture(shown, background='')}" if shown else ""
         return "".join(pictures[:4]) + distributions
-
-    def _table(self) -> str:
-        heads = ("column", "encoding", "nulls", "distinct", "range", "mean")
-        lines = ""
-        for column in self._stats.columns:
-            kind, *texts = column_texts(column)
-            nulls = f"{column.nulls:,} ({column.nulls / column.count:.1%})" if column.nulls else "0"
-            cells = "".join(f"<td>{_html(cell)}</td>" for cell in (column.name, kind, nulls, *texts))
-            lines += f"<tr>{cells}</tr>"
-        head = "".join(f"<th>{each}</th>" for each in heads)
-        more = len(self._rows.encodings) - len(self._columns)
-        note = f"<p class=faint>{more} more columns are not shown.</p>" if more else ""
-        equal = self._stats.equal_samples
-        if equal.count:
-            rows = ", ".join(f"{first:,} and {row:,}" for first, row in equal.examples[:3])
-            about = "" if equal.is_exact else "about "
-            note += f"<p>{about}{equal.count:,} rows are equal to an earlier one, such as rows {rows}.</p>"
-        return (
-            f"<h2>Columns</h2><div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-            f"</div>{note}"
-        )
 
 
 def _thumbnail_cell(data: bytes, encoding: str) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from difflib import get_close_matches
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -289,26 +290,6 @@ class _EnoughError(Exception):
     """Raised to end the unpacking of a file."""
 
 
-class _Start(io.RawIOBase):
-    """The unpacked beginning of a shard, up to the last of some rows."""
-
-    def __init__(self, file: BinaryIO, shard: ShardInfo, rows: Ids, table: Ids | None) -> None:
-        self._file, self._shard, self._rows = file, shard, rows
-        self.table = table
-        """The offsets of the rows, as `_offsets` returns them; None until they are unpacked."""
-
-    def write(self, data: Any, /) -> int:
-        self._file.write(data)
-        total, (begin, end) = self._file.tell(), _table_range(self._rows)
-        if self.table is None and total >= end:
-            self._file.seek(begin)
-            self.table = _offsets(self._file.read(end - begin), self._shard, self._rows)
-            self._file.seek(total)
-        if self.table is not None and total >= self.table[-1]:
-            raise _EnoughError
-        return len(data)
-
-
 def _unpack_start(store: Store, shard: ShardInfo, rows: Ids, out: BinaryIO) -> Ids:
     """Unpack a compressed shard up to the last of the rows; return the offsets as `_offsets` does."""
     table: Ids | None = None
@@ -319,14 +300,27 @@ def _unpack_start(store: Store, shard: ShardInfo, rows: Ids, out: BinaryIO) -> I
         meta = store.get_limited(shard.zip_meta.basename, shard.zip_meta.num_bytes)
         whole = algorithm.decompress(meta, shard.meta.num_bytes)
         table = _offsets(whole[slice(*_table_range(rows))], shard, rows)
+
+    def write(data: Any) -> int:
+        nonlocal table
+        out.write(data)
+        total, (begin, end) = out.tell(), _table_range(rows)
+        if table is None and total >= end:
+            out.seek(begin)
+            table = _offsets(out.read(end - begin), shard, rows)
+            out.seek(total)
+        if table is not None and total >= table[-1]:
+            raise _EnoughError
+        return len(data)
+
     stored = shard.zip or shard.raw
     packed: Any = io.BufferedReader(_RemoteFile(store, stored), 1 << 13)
-    start: Any = _Start(out, shard, rows, table)
+    start: Any = SimpleNamespace(write=write)
     with suppress(_EnoughError):
         algorithm.decompress_start(packed, start, shard.raw.num_bytes, name=store.locate(stored.basename))
-    if start.table is None:
+    if table is None:
         raise _damaged(shard, "its content ends inside the table of offsets")
-    return np.asarray(start.table)
+    return table
 
 
 class _RemoteFile(io.RawIOBase):

@@ -20,7 +20,7 @@ from torch.nn import functional
 from smalti.catalog import Manifest
 from smalti.errors import BadImageError, MissingDependency, SchemaError, TrainingError
 from smalti.images import decode_batch
-from smalti.images.crops import uniform
+from smalti.images.batches import uniform
 from smalti.torch.train.config import ImageOptions, TrainConfig, find_named
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.run.files import read_json
