@@ -12,15 +12,9 @@ import typer
 from typer.main import get_command
 
 from smalti import __version__
-from smalti.cli.commands import (  # noqa: F401 -- each declares its commands
-    convert,
-    delete,
-    exchange,
-    inspection,
-    machine,
-    training,
-    versions,
-)
+
+# Each declares its commands.
+from smalti.cli.commands import copying, delete, inspection, machine, training, versions  # noqa: F401
 from smalti.cli.faults import hidden_secrets, run_app
 from smalti.cli.output import write
 from smalti.cli.registration import add_commands, make_app

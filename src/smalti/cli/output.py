@@ -154,23 +154,19 @@ def progress(output: Output, what: str, *, is_bytes: bool = False) -> Iterator[O
     if output.as_json or not sys.stderr.isatty():
         yield None
         return
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
-    counts = [DownloadColumn(binary_units=True), TransferSpeedColumn()] if is_bytes else [MofNCompleteColumn()]
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
+    counts = (
+        [bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn()]
+        if is_bytes
+        else [bars.MofNCompleteColumn()]
+    )
+    bar = bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(bar_width=None),
         *counts,
-        TimeRemainingColumn(compact=True),
+        bars.TimeRemainingColumn(compact=True),
         console=Console(stderr=True),
         transient=True,
     )

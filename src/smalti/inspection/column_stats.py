@@ -14,13 +14,7 @@ from xxhash import xxh3_64_intdigest
 from smalti.errors import BadImageError
 from smalti.format.reading.files import Ragged
 from smalti.images import decode_rgb
-from smalti.inspection.distributions import (
-    DistinctOf,
-    Distribution,
-    DistributionOf,
-    Hashes,
-    hash_numbers,
-)
+from smalti.inspection.distributions import DistinctOf, Distribution, DistributionOf, Hashes, hash_numbers
 from smalti.inspection.values import IMAGE_LISTS, ImageSummary, is_image, summarize_image
 
 MAX_CLASSES = 1000

@@ -33,14 +33,7 @@ from smalti.inspection.distributions import Distribution, Histogram, class_pictu
 from smalti.inspection.info import MAX_ROWS, choose_rows
 from smalti.inspection.reading import Ids, VersionRows
 from smalti.inspection.stats import OnRows, Stats, stats_of
-from smalti.inspection.values import (
-    IMAGE_LISTS,
-    image_files,
-    is_image,
-    summarize_image,
-    summarize_images,
-    value_text,
-)
+from smalti.inspection.values import IMAGE_LISTS, image_files, is_image, summarize_image, summarize_images, value_text
 from smalti.storage import LocalStore, Place
 from smalti.texts import byte_count
 

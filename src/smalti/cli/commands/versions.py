@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from smalti.cli.faults import ExitCode, point_out
 from smalti.cli.options import CommonOptions, Url, VersionChoice, argument, flag, option
-from smalti.cli.output import (
-    Column,
-    exact_bytes,
-    progress,
-    show,
-    write,
-    write_facts,
-    write_json,
-    write_table,
-)
+from smalti.cli.output import Column, exact_bytes, progress, show, write, write_facts, write_json, write_table
 from smalti.cli.registration import CHANGE, LOOK, VERSIONS, command
 from smalti.texts import byte_count
 
