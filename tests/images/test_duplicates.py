@@ -8,7 +8,8 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from smalti.images import encode_jpeg, prepare_jpeg
-from smalti.images.duplicates import HASH_BYTES, MAX_NEIGHBOURS, find_near, perceptual_hash
+from smalti.images.pixels import HASH_BYTES, perceptual_hash
+from smalti.spark.prepared.alike import MAX_NEIGHBOURS, find_near
 
 PHOTOS = Path(__file__).resolve().parents[3] / "shared" / "flowers"
 

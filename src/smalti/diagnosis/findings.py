@@ -113,10 +113,10 @@ def one_line(error: BaseException) -> str:
     return " ".join(redact(str(error), detect_secrets()).split())
 
 
-def finding_of(check: str, error: BaseException, to_do: str = "") -> Finding:
+def finding_of(check: str, error: BaseException) -> Finding:
     """Return the fault for an error of the library, whose message consists of the fact and the remedy."""
     found, advice = split_message(one_line(error))
-    return Finding(check, State.FAULT, found, to_do or advice or "check the address")
+    return Finding(check, State.FAULT, found, advice or "check the address")
 
 
 def split_message(text: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -258,53 +258,40 @@ def _latency(taken: Sequence[float]) -> Latency:
 
 def _measure(work: str, threads: int, seconds: float, parts: Iterator[Iterable[_Step]]) -> ReadingSpeed:
     """Read parts on several threads until the time is over or there are no more, and return the speed."""
-    meter = _Meter(parts, time.monotonic() + seconds)
-    begun = time.monotonic()
-    workers = [threading.Thread(target=meter.work, name="smalti-benchmark", daemon=True) for _ in range(threads)]
+    begun = last = time.monotonic()  # the last read that counts
+    end = begun + seconds
+    total_bytes, total_samples = 0, 0
+    taken, faults, lock = list[float](), list[BaseException](), threading.Lock()
+
+    def read_parts() -> None:
+        nonlocal last, total_bytes, total_samples
+        try:
+            while time.monotonic() < end and not faults:
+                with lock:
+                    part = next(parts, None)
+                if part is None:
+                    return
+                before = time.monotonic()
+                for num_bytes, samples in part:
+                    now = time.monotonic()
+                    with lock:
+                        if now < end or not taken:
+                            total_bytes, total_samples = total_bytes + num_bytes, total_samples + samples
+                            last = max(last, now)
+                            taken.append(now - before)
+                    if now >= end:
+                        return
+                    before = time.monotonic()
+        except BaseException as error:  # noqa: BLE001 -- raised by the thread that waits
+            faults.append(error)
+
+    workers = [threading.Thread(target=read_parts, name="smalti-benchmark", daemon=True) for _ in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(max(0.0, meter.end + GRACE_SECONDS - time.monotonic()))
-    if meter.faults:
-        raise meter.faults[0]
+        worker.join(max(0.0, end + GRACE_SECONDS - time.monotonic()))
+    if faults:
+        raise faults[0]
     if any(worker.is_alive() for worker in workers):
         raise StoreTimeout(f"a read has not ended {GRACE_SECONDS:.0f} s after its time; check the network or the disk")
-    return ReadingSpeed(work, threads, meter.last - begun, meter.num_bytes, meter.samples, _latency(meter.taken))
-
-
-@dataclass
-class _Meter:
-    """Counts of several threads that read at once."""
-
-    parts: Iterator[Iterable[_Step]]
-    end: float
-    """Time at which threads stop, of the monotonic clock."""
-    last: float = field(default_factory=time.monotonic)
-    """Time of the last read that counts."""
-    num_bytes: int = 0
-    samples: int = 0
-    taken: list[float] = field(default_factory=list)
-    faults: list[BaseException] = field(default_factory=list)
-    lock: Any = field(default_factory=threading.Lock)
-
-    def work(self) -> None:
-        """Read parts until the time is over."""
-        try:
-            while time.monotonic() < self.end and not self.faults:
-                with self.lock:
-                    part = next(self.parts, None)
-                if part is None:
-                    return
-                begun = time.monotonic()
-                for num_bytes, samples in part:
-                    now = time.monotonic()
-                    with self.lock:
-                        if now < self.end or not self.taken:
-                            self.num_bytes, self.samples = self.num_bytes + num_bytes, self.samples + samples
-                            self.last = max(self.last, now)
-                            self.taken.append(now - begun)
-                    if now >= self.end:
-                        return
-                    begun = time.monotonic()
-        except BaseException as error:  # noqa: BLE001 -- raised by the thread that waits
-            self.faults.append(error)
+    return ReadingSpeed(work, threads, last - begun, total_bytes, total_samples, _latency(taken))

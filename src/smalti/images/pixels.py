@@ -35,6 +35,10 @@ _FAST_EIGHTHS = (1, 2, 4)
 _SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
 GAP = 4
 """Pixels between two images of a contact sheet, and around them."""
+HASH_BYTES = 16
+"""Bytes of a perceptual hash."""
+_GRID = 9  # cells on each side: 8 x 8 steps of brightness to the right, and as many downwards
+_LEAST_CONTRAST = 12  # grey levels between the darkest and the brightest cell of an image that has a hash
 _BACKGROUND = 245  # grey level
 _MISSING = 200  # grey level of an image that does not decode
 
@@ -302,6 +306,25 @@ def prepare_jpeg(data: bytes, *, size: int, quality: int) -> PreparedImage:
     pixels = turn_upright(decode_probed(data, header, size), orientation)
     sides = (header.height, header.width) if orientation in _SIDEWAYS else (header.width, header.height)
     return PreparedImage(encode_jpeg(resize_square(pixels, size), quality), size, size, *sides)
+
+
+def perceptual_hash(jpeg: Any) -> bytes | None:
+    """Return the perceptual hash of a JPEG, any buffer of it; None if it is a plain one, of too little contrast.
+
+    The hash survives another size, another JPEG quality and small changes of brightness; it does not survive crops,
+    rotations and mirroring. It is taken where an image is prepared, so that comparing hashes reads no image.
+
+    Raises:
+        ValueError: it does not decode.
+    """
+    height, width, _, _ = simplejpeg.decode_jpeg_header(jpeg, strict=False)
+    least = min(4 * _GRID, height, width)  # decoded at a fraction of its size, but not smaller than this
+    grey = simplejpeg.decode_jpeg(jpeg, "GRAY", fastdct=True, min_height=least, min_width=least)[..., 0]
+    cells = np.asarray(Image.fromarray(grey).resize((_GRID, _GRID), Image.Resampling.BOX))
+    if int(cells.max()) - int(cells.min()) < _LEAST_CONTRAST:
+        return None
+    here, right, below = cells[:-1, :-1], cells[:-1, 1:], cells[1:, :-1]
+    return np.packbits(right > here).tobytes() + np.packbits(below > here).tobytes()
 
 
 def thumbnail(data: bytes, size: int) -> Pixels:

@@ -266,7 +266,24 @@ def svg_picture(width: float, height: float, body: str, *, size: int = 11, backg
 def histogram_picture(found: Mapping[str, Histogram], *, background: str = "white") -> str:
     """Return histograms side by side, each in its own range, with the smallest, middle and largest value."""
     rows = -(-len(found) // _PANELS_IN_ROW)
-    panels = "".join(_histogram_panel(place, name, each) for place, (name, each) in enumerate(found.items()))
+    panels = ""
+    for place, (name, histogram) in enumerate(found.items()):
+        left, top = place % _PANELS_IN_ROW * _PANEL + 10, place // _PANELS_IN_ROW * _PANEL_HEIGHT
+        width, base, tall = _PANEL - 20, top + _PANEL_HEIGHT - 26, _PANEL_HEIGHT - 52
+        most, step = max(histogram.counts) or 1, width / len(histogram.counts)
+        path = "".join(
+            f"M{left + at * step:.1f} {base}v-{tall * count / most:.1f}h{max(step - 1, 1):.1f}V{base}z"
+            for at, count in enumerate(histogram.counts)
+            if count
+        )
+        panels += (
+            f"<text x='{left}' y='{top + 16}' font-weight='bold'>{escape(shortened(name, 34))}</text>"
+            f"<path d='{path}' fill='{COLOURS[0]}'/><path d='M{left} {base}h{width}' stroke='#999'/>"
+            f"<text x='{left}' y='{base + 14}'>{short_number(histogram.low)}</text>"
+            f"<text x='{left + width / 2}' y='{base + 14}' text-anchor='middle' fill='#666'>"
+            f"median {short_number(histogram.median)}, most {short_number(most)}</text>"
+            f"<text x='{left + width}' y='{base + 14}' text-anchor='end'>{short_number(histogram.high)}</text>"
+        )
     columns = min(len(found), _PANELS_IN_ROW)
     return svg_picture(columns * _PANEL, rows * _PANEL_HEIGHT, panels, background=background)
 
@@ -295,25 +312,6 @@ def class_picture(counts: Mapping[str, Mapping[str, int]], *, of: str = "images"
         bars += f"<text x='{x + 4:.0f}' y='{y + 11}'>{sum(counts[name].values())}</text>"
     height = begin + _BAR_HEIGHT * len(ordered) + 6
     return svg_picture(_BAR_LEFT + _BAR_WIDTH + 60, height, legend + bars, background=background)
-
-
-def _histogram_panel(place: int, name: str, found: Histogram) -> str:
-    left, top = place % _PANELS_IN_ROW * _PANEL + 10, place // _PANELS_IN_ROW * _PANEL_HEIGHT
-    width, base, tall = _PANEL - 20, top + _PANEL_HEIGHT - 26, _PANEL_HEIGHT - 52
-    most, step = max(found.counts) or 1, width / len(found.counts)
-    path = "".join(
-        f"M{left + at * step:.1f} {base}v-{tall * count / most:.1f}h{max(step - 1, 1):.1f}V{base}z"
-        for at, count in enumerate(found.counts)
-        if count
-    )
-    return (
-        f"<text x='{left}' y='{top + 16}' font-weight='bold'>{escape(shortened(name, 34))}</text>"
-        f"<path d='{path}' fill='{COLOURS[0]}'/><path d='M{left} {base}h{width}' stroke='#999'/>"
-        f"<text x='{left}' y='{base + 14}'>{short_number(found.low)}</text>"
-        f"<text x='{left + width / 2}' y='{base + 14}' text-anchor='middle' fill='#666'>"
-        f"median {short_number(found.median)}, most {short_number(most)}</text>"
-        f"<text x='{left + width}' y='{base + 14}' text-anchor='end'>{short_number(found.high)}</text>"
-    )
 
 
 def _class_curve(ordered: Sequence[str], counts: Mapping[str, Mapping[str, int]], of: str, background: str) -> str:

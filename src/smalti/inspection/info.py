@@ -157,6 +157,12 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
     if manifest.version:
         with suppress(CatalogError):  # it is not there, so that only an older one can be described
             newest = find_newest(store, lenient=True).header
+    named: dict[str, int] | None = {}
+    if manifest.version:
+        try:
+            named = tags(store)
+        except StoreError:  # a store that answers reads may refuse, or not support, listings
+            named = None
     sources = sources_of(manifest.sidecars)
     common = [set(file.hashes) for each in main_kinds for file in each.stored_files]
     splits = []
@@ -174,7 +180,7 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
         write_id=manifest.write_id,
         digest=manifest.digest,
         row_hash=manifest.row_hash,
-        tags=_tags(store, manifest),
+        tags=named,
         rows=int(sizes_of(shards).sum()),
         num_shards=len(shards),
         num_bytes=num_bytes,
@@ -197,15 +203,6 @@ def _writer(manifest: Manifest) -> str:
     if has_write_id(name):
         return SMALTI
     return MOSAICML if name.rpartition("/")[2].startswith("shard.") else UNKNOWN
-
-
-def _tags(store: Store, manifest: Manifest) -> dict[str, int] | None:
-    if not manifest.version:
-        return {}
-    try:
-        return tags(store)
-    except StoreError:  # a store that answers reads may refuse, or not support, listings
-        return None
 
 
 def _columns(manifest: Manifest) -> tuple[ColumnInfo, ...]:

@@ -358,8 +358,16 @@ class _RemoteFile(io.RawIOBase):
 
 def explain_missing(store: Store, error: StoreNotFound) -> StoreNotFound:
     """Return the error for a place without a set, with what is there instead."""
-    try:
-        keys = _first_keys(store)
+    try:  # some keys, which is cheap even where there are millions
+        folder = store.local_path("index.json")
+        if folder is not None:
+            root = folder.parent
+            paths = (Path(at, name).relative_to(root) for at, _, names in os.walk(root) for name in sorted(names))
+            keys = sorted(path.as_posix() for path in islice(paths, _LISTED))
+        elif type(store).list_page is not Store.list_page:  # a page is a bounded number of requests there
+            keys = [listed.key for listed in store.list_page().objects[:_LISTED]]
+        else:
+            keys = [key for key in (f"{name}/index.json" for name in _SPLITS) if store.exists(key)]
     except (StoreError, OSError):
         return error
     if any(key == INDEX or key.startswith(f"{FOLDER}/") for key in keys):
@@ -379,15 +387,3 @@ def explain_missing(store: Store, error: StoreNotFound) -> StoreNotFound:
         "a version of them",
         url=store.url,
     )
-
-
-def _first_keys(store: Store) -> list[str]:
-    """Return the keys of some objects at a place; cheap even where there are millions."""
-    folder = store.local_path("index.json")
-    if folder is not None:
-        root = folder.parent
-        files = (Path(at, name).relative_to(root) for at, _, names in os.walk(root) for name in sorted(names))
-        return sorted(path.as_posix() for path in islice(files, _LISTED))
-    if type(store).list_page is not Store.list_page:  # a page is a bounded number of requests there
-        return [each.key for each in store.list_page().objects[:_LISTED]]
-    return [key for key in (f"{name}/index.json" for name in _SPLITS) if store.exists(key)]

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smalti.cursor import Cursor
-    from smalti.dataset.forecast import Rates, RunCost
-    from smalti.dataset.forecast import Forecast, ReaderSetup
+    from smalti.dataset.forecast import Forecast, Rates, ReaderSetup, RunCost
     from smalti.ledger import LedgerReport, Plan
 
 

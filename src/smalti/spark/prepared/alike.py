@@ -1,16 +1,30 @@
-"""Prepared images that are alike: equal, or with perceptual hashes that differ in a few bits. Reads no image."""
+"""Prepared images that are alike: equal, or with perceptual hashes that differ in a few bits. Reads no image.
 
+Also here: the search for pairs of hashes that are close, `find_near`.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from smalti.images.duplicates import find_near
+from smalti.errors import ArgumentError
+from smalti.images.pixels import HASH_BYTES
 from smalti.sources.image_folder import TRAIN
 from smalti.spark.prepared.table import PreparedTable
 
+HASH_BITS = 8 * HASH_BYTES
+MAX_NEIGHBOURS = 32
+"""Hashes that one is compared with, of all that are equal to it in two bands."""
+MAX_PAIRS = 200_000
+"""Pairs that are returned at most."""
+_ONES = np.array([number.bit_count() for number in range(1 << 16)], np.uint8)
+_SEED = 5489  # of the order in which bits are put into bands: neighbours in the grid depend on each other
 _MAX_EXAMPLES = 30
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -58,13 +72,25 @@ def find_alike(table: PreparedTable, *, max_bits: int) -> Alike:
         max_bits: Bits of 128 in which the hashes of two rows may differ.
     """
     rows = _AlikeRows(table.good, max_bits)
-    is_trained = rows.split == TRAIN
-    leaked = ~is_trained & rows.is_near(is_trained)
+    is_trained, (one, other) = rows.split == TRAIN, rows.pairs.T
+    # Contents of rows that are trained on, and of those that are like one.
+    has_trained = np.zeros(len(rows.count), bool)
+    has_trained[rows.content[is_trained]] = True
+    is_near = has_trained.copy()
+    is_near[one[has_trained[other]]] = True
+    is_near[other[has_trained[one]]] = True
+    leaked = ~is_trained & is_near[rows.content]
     is_shared = rows.count > 1
     is_shared[rows.pairs.ravel()] = True
     is_alike = is_shared[rows.content]
     _, image, copies = np.unique(rows.digest, return_inverse=True, return_counts=True)
-    is_mixed = rows.is_of_other_class()
+    # Contents of rows of several classes, and of those that are like one of another class.
+    low, high = np.full(len(rows.count), np.iinfo(np.int64).max), np.full(len(rows.count), -1)
+    np.minimum.at(low, rows.content, rows.label)
+    np.maximum.at(high, rows.content, rows.label)
+    mixed, differs = low != high, (low[one] != low[other]) | (high[one] != high[other])
+    mixed[rows.pairs[differs].ravel()] = True
+    is_mixed = mixed[rows.content]
     mixed_first = np.argsort(~is_mixed[is_alike], kind="stable")
     return Alike(
         rows=len(rows.content),
@@ -101,27 +127,6 @@ class _AlikeRows:
         places, self.bits, self.is_complete = find_near([hashes[row] for row in first[is_hashed]], max_bits)
         self.pairs = np.flatnonzero(is_hashed)[places]
 
-    def is_near(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return for each row whether it is like one of those that are wanted, or one of them."""
-        has = np.zeros(len(self.count), bool)
-        has[self.content[wanted]] = True
-        near, (one, other) = has.copy(), self.pairs.T
-        near[one[has[other]]] = True
-        near[other[has[one]]] = True
-        return near[self.content]
-
-    def is_of_other_class(self) -> npt.NDArray[np.bool_]:
-        """Return for each row whether it is like one of another class."""
-        low = np.full(len(self.count), np.iinfo(np.int64).max)
-        high = np.full(len(self.count), -1)
-        np.minimum.at(low, self.content, self.label)
-        np.maximum.at(high, self.content, self.label)
-        mixed, (one, other) = low != high, self.pairs.T
-        differs = (low[one] != low[other]) | (high[one] != high[other])
-        mixed[self.pairs[differs].ravel()] = True
-        found: npt.NDArray[np.bool_] = mixed[self.content]
-        return found
-
     def examples(self, rows: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_]) -> tuple[AlikePair, ...]:
         """Return each of the first rows with one that is like it and wanted, of another class if there is one.
 
@@ -145,3 +150,62 @@ class _AlikeRows:
             if len(found) == _MAX_EXAMPLES:
                 break
         return tuple(found.values())
+
+
+def find_near(hashes: Sequence[bytes], max_bits: int) -> tuple[Places, Places, bool]:
+    """Return the pairs of hashes that differ in at most `max_bits` bits, and whether these are all.
+
+    The bits are divided into `max_bits + 2` bands. Two hashes that differ in at most `max_bits` bits are equal in two
+    bands at least. So hashes are sorted by each two bands, and only those that are equal there are compared, each with
+    at most `MAX_NEIGHBOURS` others: time grows as n log n, whatever the images are. Equal hashes are better given once.
+
+    Returns:
+        The places in the sequence of each pair, the smaller one first, int64, shape (pairs, 2); the number of bits in
+        which each differs, shape (pairs,); False if there may be more pairs: so many hashes are alike that not all of
+        them were compared.
+    """
+    if not 0 <= max_bits <= HASH_BITS // 4:
+        raise ArgumentError(
+            f"similar hashes differ in 0 to {HASH_BITS // 4} bits, found {max_bits}; choose one of these"
+        )
+    numbers = np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
+    # Masks of shape (2,) that divide all bits into bands, each from all over the grid.
+    bands = [np.zeros(HASH_BITS, np.uint8) for _ in range(max_bits + 2)]
+    for number, bit in enumerate(np.random.default_rng(_SEED).permutation(HASH_BITS)):
+        bands[number % len(bands)][bit] = 1
+    masks = [np.packbits(band).view(np.uint64) for band in bands]
+    codes, is_complete = np.empty(0, np.int64), True
+    for one, other in combinations(masks, 2):
+        near, is_all = _near_in_bands(numbers, one | other, max_bits)
+        codes = np.unique(np.concatenate([codes, near[:, 0] * len(hashes) + near[:, 1]]))
+        is_complete &= is_all
+        if len(codes) > MAX_PAIRS:
+            codes, is_complete = codes[:MAX_PAIRS], False
+            break
+    places = np.stack(np.divmod(codes, max(len(hashes), 1)), axis=1)
+    return places, _differing(numbers, places), is_complete
+
+
+def _near_in_bands(
+    hashes: npt.NDArray[np.uint64], mask: npt.NDArray[np.uint64], max_bits: int
+) -> tuple[npt.NDArray[np.int64], bool]:
+    """Return the pairs that are equal under a mask and differ in few bits, and whether all such were compared."""
+    keys = hashes & mask
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    follows = np.zeros(len(hashes), bool)  # whether the next one in the order is equal to it under the mask
+    follows[:-1] = (keys[order[1:]] == keys[order[:-1]]).all(axis=1)
+    first, found = np.flatnonzero(follows), [np.empty((0, 2), np.int64)]
+    for step in range(1, MAX_NEIGHBOURS + 1):
+        if not len(first):
+            return np.concatenate(found), True
+        pairs = np.sort(np.stack([order[first], order[first + step]], axis=1), axis=1)
+        found.append(pairs[_differing(hashes, pairs) <= max_bits])
+        first = first[follows[first + step]]
+    return np.concatenate(found), not len(first)
+
+
+def _differing(hashes: npt.NDArray[np.uint64], pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the number of bits in which each pair differs."""
+    differing = (hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]).view(np.uint16)
+    bits: npt.NDArray[np.int64] = _ONES[differing].sum(axis=1, dtype=np.int64)
+    return bits

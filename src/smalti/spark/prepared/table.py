@@ -33,7 +33,7 @@ from smalti.errors import FormatError, StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.format.hashing import new_hash
 from smalti.format.index import PARQUET
-from smalti.images.duplicates import HASH_BYTES, perceptual_hash
+from smalti.images.pixels import HASH_BYTES, perceptual_hash
 from smalti.regular_files import open_regular
 from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.reshard import SourceFile
