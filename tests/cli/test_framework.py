@@ -17,7 +17,7 @@ import typer
 from smalti.cli import main
 from smalti.cli.faults import ExitCode, UsageFault, run_app, run_command
 from smalti.cli.options import CommonOptions, Output, VersionChoice, parse_storage_option
-from smalti.cli.output import Column, duration, exact_bytes, progress, write_table
+from smalti.cli.output import duration, exact_bytes, progress, write_table
 from smalti.cli.registration import add_command, make_app
 from smalti.errors import SmaltiError
 from smalti.texts import byte_count
@@ -302,7 +302,7 @@ def test_progress_is_shown_on_a_terminal_and_wiped_at_the_end(monkeypatch):
 def test_a_table_on_a_terminal_of_80_columns_is_folded_and_not_cut(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("COLUMNS", "80")
-    write_table(["key", Column("size", is_number=True), Column("id", only_piped=True)], [("k" * 100, 5, "x")])
+    write_table(["key", "size", "id"], [("k" * 100, 5, "x")], numbers=("size",), only_piped=("id",))
     lines = re.sub(r"\x1b\[[0-9;]*m", "", sys.stdout.getvalue()).splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.count("k") for line in lines[1:]) == 100

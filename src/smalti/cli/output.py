@@ -11,9 +11,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 from smalti.cli.faults import OutputLost
@@ -22,16 +21,6 @@ from smalti.texts import byte_count, printable
 
 _NOT_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that `json.dumps` leaves as they are, and that change a terminal or are no text."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table."""
-
-    title: str
-    is_number: bool = False
-    only_piped: bool = False
-    """True for a column that a terminal of 80 columns has no room for."""
 
 
 def write(text: str = "") -> None:
@@ -79,24 +68,51 @@ def write_facts(facts: Iterable[tuple[str, object]]) -> None:
         write(f"{title}{' ' * (width - len(name))}  {value}".rstrip())
 
 
-def write_table(columns: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table; numbers have separators of thousands and stand at the right."""
-    described = [each if isinstance(each, Column) else Column(each) for each in columns]
-    described = [replace(each, title=printable(each.title)) for each in described]
+def write_table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Collection[str] = (),
+    only_piped: Collection[str] = (),
+) -> None:
+    """Write a table; numbers have separators of thousands.
+
+    Args:
+        titles: Headings of the columns.
+        rows: Values; None is an empty cell.
+        numbers: Headings of the columns that stand at the right.
+        only_piped: Headings of columns that a terminal of 80 columns has no room for.
+    """
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         return
-    if sys.stdout.isatty():
-        _write_rich(described, cells)
+    shown = [printable(title) for title in titles]
+    if not sys.stdout.isatty():
+        cells.insert(0, shown)
+        widths = [max(len(row[at]) for row in cells) for at in range(len(titles))]
+        for row in cells:
+            padded = (
+                text.rjust(width) if title in numbers else text.ljust(width)
+                for text, width, title in zip(row, widths, titles, strict=True)
+            )
+            write("  ".join(padded).rstrip())
         return
-    cells.insert(0, [each.title for each in described])
-    widths = [max(len(row[i]) for row in cells) for i in range(len(described))]
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    places = [at for at, title in enumerate(titles) if title not in only_piped]
+    for at in places:
+        right = titles[at] in numbers
+        table.add_column(Text(shown[at]), justify="right" if right else "left", overflow="fold", no_wrap=right)
     for row in cells:
-        padded = (
-            text.rjust(width) if each.is_number else text.ljust(width)
-            for text, width, each in zip(row, widths, described, strict=True)
-        )
-        write("  ".join(padded).rstrip())
+        table.add_row(*(Text(row[at]) for at in places))
+    console = Console(highlight=False)
+    with console.capture() as text:
+        console.print(table)
+    write(text.get().rstrip("\n"))
 
 
 def exact_bytes(num_bytes: int) -> str:
@@ -117,25 +133,6 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value))
-
-
-def _write_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    shown = [i for i, each in enumerate(columns) if not each.only_piped]
-    for i in shown:
-        right = columns[i].is_number
-        table.add_column(Text(columns[i].title), justify="right" if right else "left", overflow="fold", no_wrap=right)
-    for row in rows:
-        table.add_row(*(Text(row[i]) for i in shown))
-    console = Console(highlight=False)
-    with console.capture() as text:
-        console.print(table)
-    write(text.get().rstrip("\n"))
 
 
 OnProgress = Callable[[int, int], None]

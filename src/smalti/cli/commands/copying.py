@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from smalti.cli.faults import ExitCode, UsageFault
 from smalti.cli.options import CommonOptions, SplitChoice, Url, argument, flag, option, parse_storage_option
-from smalti.cli.output import Column, progress, show, write, write_json, write_table
+from smalti.cli.output import progress, show, write, write_json, write_table
 from smalti.cli.registration import CHANGE, command
 from smalti.errors import SourceWarning
 from smalti.texts import byte_count
@@ -264,7 +264,6 @@ def _write_report(report: "CopyReport", common: BothStores) -> ExitCode:
     if common.as_json:
         write_json(report.to_dict())
         return status
-    columns = [Column(title, is_number=True) for title in ("source", "target", "samples")]
     did = "to copy" if report.dry_run else "copied"
     rows = [
         (
@@ -276,7 +275,8 @@ def _write_report(report: "CopyReport", common: BothStores) -> ExitCode:
         )
         for each in report.versions
     ]
-    write_table([*columns, "digest", "state"], rows)
+    numbers = ("source", "target", "samples")
+    write_table([*numbers, "digest", "state"], rows, numbers=numbers)
     for skipped in report.skipped:
         write(f"version {skipped.source} is skipped: {skipped.why}")
     for name, version in report.tags.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from smalti.cli.options import CommonOptions, SplitChoice, Url, flag, option
-from smalti.cli.output import Column, exact_bytes, progress, show, write, write_facts, write_table
+from smalti.cli.output import exact_bytes, progress, show, write, write_facts, write_table
 from smalti.cli.registration import LOOK, command
 from smalti.texts import byte_count
 
@@ -68,8 +68,8 @@ def _write_info(found: "Info") -> None:
     if found.splits:
         write()
         sizes = [(each.name, each.rows, each.num_shards, byte_count(each.num_bytes)) for each in found.splits]
-        counts = [Column(name, is_number=True) for name in ("samples", "shards", "stored")]
-        write_table(["split", *counts], sizes)
+        numbers = ("samples", "shards", "stored")
+        write_table(["split", *numbers], sizes, numbers=numbers)
 
 
 @command(
@@ -131,10 +131,8 @@ def _write_rows(found: "Head") -> None:
         widths = column_widths([max(map(_width, texts)) for texts in zip(titles, *cells, strict=True)], room)
         cells = [[_fit(text, width) for text, width in zip(row, widths, strict=True)] for row in cells]
         titles = [_fit(text, width) for text, width in zip(titles, widths, strict=True)]
-    write_table(
-        [Column("row", is_number=True), *titles],
-        [(number, *row) for number, row in zip(found.numbers, cells, strict=True)],
-    )
+    rows = [(number, *row) for number, row in zip(found.numbers, cells, strict=True)]
+    write_table(["row", *titles], rows, numbers=("row",))
 
 
 def column_widths(wanted: Sequence[int], room: int) -> list[int]:
@@ -207,8 +205,8 @@ def _write_stats(found: "Stats") -> None:
     for column in found.columns:
         kind, *texts = column_texts(column)
         rows.append((column.name, kind, column.nulls, *texts))
-    counts = [Column("nulls", is_number=True), Column("distinct", is_number=True)]
-    write_table(["column", "encoding", *counts, "range", "mean"], rows)
+    titles = ["column", "encoding", "nulls", "distinct", "range", "mean"]
+    write_table(titles, rows, numbers=("nulls", "distinct"))
     write()
     facts: list[tuple[str, object]] = []
     for each in found.columns:

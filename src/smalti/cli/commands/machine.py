@@ -17,7 +17,7 @@ import typer
 
 from smalti.cli.faults import ExitCode, UsageFault, point_out
 from smalti.cli.options import CommonOptions, Output, Url, VersionChoice, argument, flag, option
-from smalti.cli.output import Column, duration, exact_bytes, progress, show, write, write_table
+from smalti.cli.output import duration, exact_bytes, progress, show, write, write_table
 from smalti.cli.registration import MACHINE, command, group
 from smalti.texts import byte_count
 
@@ -144,7 +144,6 @@ def _write_speeds(found: "ReadingSpeeds") -> None:
         write("read in place: the files may be in the memory of the kernel")
     write(f"round trip {_milliseconds(found.round_trip.median)}, 90 % within {_milliseconds(found.round_trip.p90)}\n")
     titles = ("threads", "reading", "bytes/s", "of link", "samples/s", "median", "99 %", "longest")
-    columns = [Column(title, is_number=title != "reading") for title in titles]
     rows = []
     for each in found.speeds:
         share = found.share_of_link(each.threads) if each.work == "cold" else None
@@ -160,7 +159,7 @@ def _write_speeds(found: "ReadingSpeeds") -> None:
                 _milliseconds(each.latency.longest),
             )
         )
-    write_table(columns, rows)
+    write_table(titles, rows, numbers=set(titles) - {"reading"})
 
 
 def _milliseconds(seconds: float) -> str:
@@ -180,21 +179,13 @@ def list_cache(*, local: Local = None, digest: Digest = "", output: Output) -> N
 
 
 def _write_copies(found: "Sequence[inspect.Copies]") -> None:
-    numbers = [Column(name, is_number=True) for name in ("files", "size", "in flight", "readers", "left over")]
-    write_table(
-        ["folder", *numbers],
-        [
-            (
-                each.folder,
-                each.shards,
-                byte_count(each.num_bytes),
-                each.in_flight,
-                each.readers,
-                f"{each.left:,} ({byte_count(each.left_bytes)})" if each.left else 0,
-            )
-            for each in found
-        ],
-    )
+    numbers = ("files", "size", "in flight", "readers", "left over")
+    rows = []
+    for copies in found:
+        left = f"{copies.left:,} ({byte_count(copies.left_bytes)})" if copies.left else 0
+        size = byte_count(copies.num_bytes)
+        rows.append((copies.folder, copies.shards, size, copies.in_flight, copies.readers, left))
+    write_table(["folder", *numbers], rows, numbers=numbers)
     write(f"{len(found):,} data sets, {byte_count(sum(each.num_bytes for each in found))}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from smalti.cli.faults import ExitCode, point_out
 from smalti.cli.options import CommonOptions, Url, VersionChoice, argument, flag, option
-from smalti.cli.output import Column, exact_bytes, progress, show, write, write_facts, write_json, write_table
+from smalti.cli.output import exact_bytes, progress, show, write, write_facts, write_json, write_table
 from smalti.cli.registration import CHANGE, LOOK, VERSIONS, command
 from smalti.texts import byte_count
 
@@ -57,31 +57,14 @@ def show_history(url: Url, common: CommonOptions) -> None:
     if common.as_json:
         write_json([asdict(info) | {"tags": names[info.version]} for info in versions])
         return
-    notes = {info.version: ["(removed by a vacuum)"] for info in versions if info.is_expired}
-    notes |= {info.version: [f"(cannot be read: {info.problem})"] for info in versions if info.problem}
-    write_table(
-        [
-            Column("version", is_number=True),
-            "published",
-            Column("samples", is_number=True),
-            "digest",
-            Column("write id", only_piped=True),
-            "operation",
-            "tags",
-        ],
-        [
-            (
-                info.version,
-                info.created,
-                info.rows,
-                info.digest[:16],
-                info.write_id,
-                info.operation,
-                "  ".join([*names[info.version], *notes.get(info.version, ())]),
-            )
-            for info in versions
-        ],
-    )
+    rows = []
+    for info in versions:
+        notes = ["(removed by a vacuum)"] if info.is_expired else []
+        notes = [f"(cannot be read: {info.problem})"] if info.problem else notes
+        remarks = "  ".join([*names[info.version], *notes])
+        rows.append((info.version, info.created, info.rows, info.digest[:16], info.write_id, info.operation, remarks))
+    titles = ["version", "published", "samples", "digest", "write id", "operation", "tags"]
+    write_table(titles, rows, numbers=("version", "samples"), only_piped=("write id",))
 
 
 @command("diff", panel=VERSIONS, examples=["smalti diff ./flowers 1", "smalti diff ./flowers best 3 --json"])
@@ -153,12 +136,7 @@ def verify_version(
 
 
 @command("rollback", panel=VERSIONS, examples=["smalti rollback ./flowers --at 1"])
-def roll_back(
-    url: Url,
-    *,
-    at: Annotated[int, option("N", "Version.", min=1)],
-    common: CommonOptions,
-) -> None:
+def roll_back(url: Url, *, at: Annotated[int, option("N", "Version.", min=1)], common: CommonOptions) -> None:
     """Publish an earlier version again, as the newest."""
     from smalti.catalog import rollback
 
@@ -200,12 +178,7 @@ def show_tags(url: Url, common: CommonOptions) -> None:
 
 
 @command("untag", panel=VERSIONS, examples=["smalti untag ./flowers best"])
-def remove_tag(
-    url: Url,
-    name: Annotated[str, argument("NAME", "The tag.")],
-    *,
-    common: CommonOptions,
-) -> None:
+def remove_tag(url: Url, name: Annotated[str, argument("NAME", "The tag.")], *, common: CommonOptions) -> None:
     """Remove a tag; its version stays until a vacuum."""
     from smalti.catalog import untag
 
@@ -286,7 +259,7 @@ def _write_report(report: "VacuumReport") -> None:
         size = "" if upload.num_bytes is None else byte_count(upload.num_bytes)
         kind = "a temporary file" if upload.is_temporary else "an upload"
         rows.append((upload.key, size, f"{kind} that was never completed"))
-    write_table(["object", Column("size", is_number=True), "why"], rows)
+    write_table(["object", "size", "why"], rows, numbers=("size",))
     if report.uploads is None:
         write("uncompleted uploads: the store does not list them for these credentials")
     for why, count in report.kept.items():
