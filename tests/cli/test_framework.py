@@ -315,11 +315,15 @@ def test_a_group_of_options_reaches_its_command_as_one_value(capsys):
     seen = []
 
     def look(name: str, version: VersionChoice, output: Output) -> ExitCode:
-        """Look."""
+        """Look.
+
+        Examples:
+            smalti look x
+        """
         seen.append((name, version, output))
         return ExitCode.DIFFERS
 
-    add_command(app, look, name="look", panel=None, examples=["smalti look x"])
+    add_command(app, look, name="look", panel=None)
     cli = typer.main.get_command(app)
     assert run_app(lambda: cli.main(["look", "x", "--at", "3", "--json"], standalone_mode=False)) == 4
     assert seen == [("x", VersionChoice(at=3), Output(as_json=True))]

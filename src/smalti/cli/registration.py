@@ -7,7 +7,7 @@ the heading of its options in the help.
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
@@ -89,22 +89,20 @@ _groups: dict[str, tuple[str, str]] = {}
 """Text and panel of each group, by name."""
 
 
-def command(
-    name: str, *, panel: str | None = None, examples: Sequence[str]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def command(name: str, *, panel: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that declares a function as a command.
 
-    Its docstring is the help. It returns an `ExitCode`, or None for success; `smalti.cli.faults` reports its
+    Its docstring is the help; in the section Examples are command lines, at least one: docs/cli.md shows their output.
+    It returns an `ExitCode`, or None for success; `smalti.cli.faults` reports its
     exceptions.
 
     Args:
         name: Name of the command, with that of its group before it.
         panel: Heading in `smalti --help`, one of `PANELS`; None in a group.
-        examples: Command lines for the end of the help, at least one; docs/cli.md shows their output.
     """
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-        _commands.append((function, {"name": name, "panel": panel, "examples": examples}))
+        _commands.append((function, {"name": name, "panel": panel}))
         return function
 
     return declare
@@ -125,15 +123,13 @@ def add_commands(app: typer.Typer) -> None:
         add_command(apps[options["name"].rpartition(" ")[0]], function, **options)
 
 
-def add_command(
-    app: typer.Typer, function: Callable[..., Any], *, name: str, panel: str | None, examples: Sequence[str]
-) -> None:
+def add_command(app: typer.Typer, function: Callable[..., Any], *, name: str, panel: str | None) -> None:
     """Add a command to an app or group, as `command` declares it."""
     # \b keeps the lines of a paragraph in plain help; rich keeps them by itself.
     is_rich = app.rich_markup_mode == "rich"
-    epilog = "\n".join(["Examples:", *(f"  {line}" for line in examples)])
-    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
-    text = "\n\n".join(" ".join(part.split()) for part in paragraphs)
+    text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
+    epilog = "\n".join(["Examples:", *(f"  {line.strip()}" for line in examples.splitlines())])
+    text = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
     app.command(
         name.rpartition(" ")[2],
         cls=Command,

@@ -21,15 +21,7 @@ if TYPE_CHECKING:
     from smalti.storage import Store
 
 
-@command(
-    "convert",
-    panel=CHANGE,
-    examples=[
-        "smalti convert ./rows ./set",
-        "smalti convert './2026-*.parquet' s3://bucket/set --column id --column text --nulls mask",
-        "smalti convert ./photos ./set --split-by split --setting validation_fraction=0.1",
-    ],
-)
+@command("convert", panel=CHANGE)
 def run_convert(  # noqa: PLR0913  one parameter for each option
     source: Annotated[str, argument("SOURCE", "File, folder, pattern or URL.")],
     url: Url,
@@ -55,6 +47,11 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
     """Write rows or files as a new version of a shard set, on all cores, without Spark.
 
     Reads Parquet, folders of images, and the other formats of docs/convert.md.
+
+    Examples:
+        smalti convert ./rows ./set
+        smalti convert './2026-*.parquet' s3://bucket/set --column id --column text --nulls mask
+        smalti convert ./photos ./set --split-by split --setting validation_fraction=0.1
     """
     from smalti.conversion import convert
     from smalti.sources.listing import describe_left_out
@@ -100,14 +97,7 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
     show(common, {**facts, "write_id": made.write_id, "left_out": left_out}, text)
 
 
-@command(
-    "export",
-    panel=CHANGE,
-    examples=[
-        "smalti export ./flowers ./tars --format webdataset --name image=jpg --name label=cls",
-        "smalti export s3://bucket/set s3://bucket/rows --format parquet --split train --column id",
-    ],
-)
+@command("export", panel=CHANGE)
 def run_export(  # noqa: PLR0913  one parameter for each option
     url: Url,
     to: Annotated[str, argument("TO", "Empty folder or URL for the files.")],
@@ -124,6 +114,10 @@ def run_export(  # noqa: PLR0913  one parameter for each option
     """Write a version as WebDataset tar files or as Parquet, with the same values.
 
     Called again after an interruption, it writes only the files that are missing.
+
+    Examples:
+        smalti export ./flowers ./tars --format webdataset --name image=jpg --name label=cls
+        smalti export s3://bucket/set s3://bucket/rows --format parquet --split train --column id
     """
     from smalti.exporting import export
 
@@ -192,11 +186,7 @@ class Copying:
         return CopyOptions(max_workers=self.jobs, read_back=self.read_back, server_side=self.server_side)
 
 
-@command(
-    "cp",
-    panel=CHANGE,
-    examples=["smalti cp ./flowers s3://bucket/flowers", "smalti cp s3://bucket/flowers ./flowers --tag best"],
-)
+@command("cp", panel=CHANGE)
 def run_cp(
     source: Source,
     target: Target,
@@ -207,7 +197,12 @@ def run_cp(
     copying: Copying,
     common: BothStores,
 ) -> ExitCode:
-    """Copy one version to another store, verified on both sides; a repeated call continues."""
+    """Copy one version to another store, verified on both sides; a repeated call continues.
+
+    Examples:
+        smalti cp ./flowers s3://bucket/flowers
+        smalti cp s3://bucket/flowers ./flowers --tag best
+    """
     from smalti.exchange import copy_version
 
     one, other = common.open_both(source, target)
@@ -225,14 +220,7 @@ def run_cp(
     return _write_report(report, common)
 
 
-@command(
-    "sync",
-    panel=CHANGE,
-    examples=[
-        "smalti sync ./flowers s3://bucket/mirror --history --tags",
-        "smalti sync s3://one/set gs://two/set --from-option requester_pays=true --dry-run",
-    ],
-)
+@command("sync", panel=CHANGE)
 def run_sync(
     source: Source,
     target: Target,
@@ -242,7 +230,12 @@ def run_sync(
     copying: Copying,
     common: BothStores,
 ) -> ExitCode:
-    """Copy to a mirror the versions that it lacks; nothing is removed there."""
+    """Copy to a mirror the versions that it lacks; nothing is removed there.
+
+    Examples:
+        smalti sync ./flowers s3://bucket/mirror --history --tags
+        smalti sync s3://one/set gs://two/set --from-option requester_pays=true --dry-run
+    """
     from smalti.exchange import sync
 
     one, other = common.open_both(source, target)

@@ -102,14 +102,7 @@ class PurgeChoice:
         )
 
 
-@command(
-    "delete",
-    panel=CHANGE,
-    examples=[
-        "smalti delete ./people --where user_id=17 --dry-run",
-        "smalti delete ./people --ids erase.txt --column user_id --purge --report erased.json",
-    ],
-)
+@command("delete", panel=CHANGE)
 def run_delete(
     url: Url,
     choice: Choice,
@@ -125,6 +118,10 @@ def run_delete(
 
     Only the shards that hold them are written again. Older versions still hold the samples; --purge removes those
     versions, and then reads all that is left to show that no sample matches. The exit status is 3 if one does.
+
+    Examples:
+        smalti delete ./people --where user_id=17 --dry-run
+        smalti delete ./people --ids erase.txt --column user_id --purge --report erased.json
     """
     from smalti.writer import delete
 

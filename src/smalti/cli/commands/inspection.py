@@ -24,9 +24,14 @@ _MIN_CELL = 8  # characters of a column of a table that is still read
 _SHOWN_CLASSES = 8
 
 
-@command("info", panel=LOOK, examples=["smalti info ./flowers", "smalti info s3://bucket/flowers --tag best"])
+@command("info", panel=LOOK)
 def show_info(url: Url, version: SplitChoice, *, common: CommonOptions) -> None:
-    """Show what is at an address: who wrote it, versions, sizes, columns, splits, and how to open it."""
+    """Show what is at an address: who wrote it, versions, sizes, columns, splits, and how to open it.
+
+    Examples:
+        smalti info ./flowers
+        smalti info s3://bucket/flowers --tag best
+    """
     from smalti.inspection import info
 
     found = info(common.open(url), **version.arguments())
@@ -72,15 +77,7 @@ def _write_info(found: "Info") -> None:
         write_table(["split", *numbers], sizes, numbers=numbers)
 
 
-@command(
-    "head",
-    panel=LOOK,
-    examples=[
-        "smalti head ./flowers",
-        "smalti head ./flowers -n 5 --offset 1000 --columns label,path",
-        "smalti head s3://bucket/flowers --sample --split train --json",
-    ],
-)
+@command("head", panel=LOOK)
 def show_head(
     url: Url,
     version: SplitChoice,
@@ -96,6 +93,11 @@ def show_head(
 
     Only these rows are read of uncompressed shards, and the beginnings of compressed ones. Long values are cut where
     stdout is a terminal, and nowhere else.
+
+    Examples:
+        smalti head ./flowers
+        smalti head ./flowers -n 5 --offset 1000 --columns label,path
+        smalti head s3://bucket/flowers --sample --split train --json
     """
     from smalti.inspection import head
 
@@ -158,11 +160,7 @@ def _fit(text: str, width: int) -> str:
     return text if _width(text) <= width else f"{set_cell_size(text, max(1, width - 1)).rstrip()}…"
 
 
-@command(
-    "stats",
-    panel=LOOK,
-    examples=["smalti stats ./flowers", "smalti stats s3://bucket/flowers --samples 10000 --split train"],
-)
+@command("stats", panel=LOOK)
 def show_stats(
     url: Url,
     version: SplitChoice,
@@ -178,6 +176,10 @@ def show_stats(
     """Show statistics of each column: nulls, ranges, classes, image sizes, distinct values; and sizes of shards.
 
     All rows are read unless --samples is given; memory is bounded either way. Damaged images are counted.
+
+    Examples:
+        smalti stats ./flowers
+        smalti stats s3://bucket/flowers --samples 10000 --split train
     """
     from smalti.inspection import stats
 
@@ -236,11 +238,7 @@ def _ends(found: "Distribution", shown: Callable[[float], str]) -> str:
     return " to ".join(dict.fromkeys([shown(found.min), shown(found.max)]))
 
 
-@command(
-    "preview",
-    panel=LOOK,
-    examples=["smalti preview ./flowers", "smalti preview ./flowers -o page.html --rows 500 --max-bytes 10mb"],
-)
+@command("preview", panel=LOOK)
 def write_preview(  # noqa: PLR0913
     url: Url,
     version: SplitChoice,
@@ -255,7 +253,12 @@ def write_preview(  # noqa: PLR0913
     open_page: Annotated[bool, flag("Open the page in a browser.", "--open")] = False,
     common: CommonOptions,
 ) -> None:
-    """Write a page that shows random rows and statistics in a browser: one HTML file that needs no network."""
+    """Write a page that shows random rows and statistics in a browser: one HTML file that needs no network.
+
+    Examples:
+        smalti preview ./flowers
+        smalti preview ./flowers -o page.html --rows 500 --max-bytes 10mb
+    """
     from smalti.inspection import preview
 
     store = common.open(url)

@@ -34,11 +34,7 @@ _DAY = 86_400.0
 _MAX_THREADS = 1024
 
 
-@command(
-    "doctor",
-    panel=MACHINE,
-    examples=["smalti doctor", "smalti doctor s3://bucket/flowers", "smalti doctor s3://bucket/flowers --write"],
-)
+@command("doctor", panel=MACHINE)
 def doctor(
     *,
     url: Annotated[str | None, argument("[URL]", "URL or folder to check as well, with or without a set.")] = None,
@@ -53,6 +49,11 @@ def doctor(
 
     Looks at packages, Java, GPUs, shared memory, credentials, rights, the data set, and the cache folder, for
     faults that no error reports. Nothing is changed. The exit status is 3 if there is a fault; warnings do not count.
+
+    Examples:
+        smalti doctor
+        smalti doctor s3://bucket/flowers
+        smalti doctor s3://bucket/flowers --write
     """
     from smalti.diagnosis import diagnose
 
@@ -91,11 +92,7 @@ def _write_findings(found: "Diagnosis") -> None:
     write(f"\n{', '.join(counts)}; took {duration(found.seconds)}")
 
 
-@command(
-    "benchmark",
-    panel=MACHINE,
-    examples=["smalti benchmark ./flowers", "smalti benchmark s3://bucket/flowers --seconds 60 --threads 1,8"],
-)
+@command("benchmark", panel=MACHINE)
 def benchmark(
     *,
     url: Url,
@@ -109,6 +106,10 @@ def benchmark(
 
     `link` are ranged requests for the same objects and nothing else: no other reading can be faster. `cold` are
     samples with an empty cache, `warm` the same ones again. Existing copies in the cache are neither read nor changed.
+
+    Examples:
+        smalti benchmark ./flowers
+        smalti benchmark s3://bucket/flowers --seconds 60 --threads 1,8
     """
     from smalti.diagnosis import measure_reading
 
@@ -169,9 +170,13 @@ def _milliseconds(seconds: float) -> str:
 group("cache", "The copies of shards on this machine; safe beside running jobs.", panel=MACHINE)
 
 
-@command("cache ls", examples=["smalti cache ls"])
+@command("cache ls")
 def list_cache(*, local: Local = None, digest: Digest = "", output: Output) -> None:
-    """List the copies, by data set."""
+    """List the copies, by data set.
+
+    Examples:
+        smalti cache ls
+    """
     from smalti.cache import inspect
 
     found = inspect.list_copies(_folder(local), digest)
@@ -189,7 +194,7 @@ def _write_copies(found: "Sequence[inspect.Copies]") -> None:
     write(f"{len(found):,} data sets, {byte_count(sum(each.num_bytes for each in found))}")
 
 
-@command("cache verify", examples=["smalti cache verify s3://bucket/flowers --remove"])
+@command("cache verify")
 def verify_cache(
     url: Url,
     version: VersionChoice,
@@ -201,6 +206,9 @@ def verify_cache(
     """Compare every copy of a version with its manifest.
 
     The exit status is 3 if a copy is damaged.
+
+    Examples:
+        smalti cache verify s3://bucket/flowers --remove
     """
     from smalti.cache import inspect
     from smalti.catalog.sidecars import aligned_shards, columns_of
@@ -225,17 +233,25 @@ def verify_cache(
     return ExitCode.NOT_VERIFIED if problems else ExitCode.OK
 
 
-@command("cache scrub", examples=["smalti cache scrub"])
+@command("cache scrub")
 def scrub_cache(*, local: Local = None, digest: Digest = "", output: Output) -> None:
-    """Remove leftovers of killed processes, and files that failed verification."""
+    """Remove leftovers of killed processes, and files that failed verification.
+
+    Examples:
+        smalti cache scrub
+    """
     from smalti.cache import inspect
 
     _write_removed(inspect.scrub(_folder(local), digest), output)
 
 
-@command("cache clear", examples=["smalti cache clear --digest 4f1d"])
+@command("cache clear")
 def clear_cache(*, local: Local = None, digest: Digest = "", output: Output) -> None:
-    """Remove all copies; running jobs fetch again what they do not have open."""
+    """Remove all copies; running jobs fetch again what they do not have open.
+
+    Examples:
+        smalti cache clear --digest 4f1d
+    """
     from smalti.cache import inspect
 
     _write_removed(inspect.clear(_folder(local), digest), output)

@@ -114,14 +114,7 @@ class CostOptions:
         return None if rates == Rates() else rates
 
 
-@command(
-    "plan",
-    panel=TRAINING,
-    examples=[
-        "smalti plan ./flowers --batch 32 --world 2x8",
-        "smalti plan ./flowers --batch 32 --link 10Gbit --price-per-hour 4",
-    ],
-)
+@command("plan", panel=TRAINING)
 def plan(
     url: Url,
     version: SplitChoice,
@@ -131,7 +124,12 @@ def plan(
     costs: CostOptions,
     common: CommonOptions,
 ) -> None:
-    """Compute the cost of an epoch on a world: steps, padding, traffic, cache, memory, mixing, seconds, price."""
+    """Compute the cost of an epoch on a world: steps, padding, traffic, cache, memory, mixing, seconds, price.
+
+    Examples:
+        smalti plan ./flowers --batch 32 --world 2x8
+        smalti plan ./flowers --batch 32 --link 10Gbit --price-per-hour 4
+    """
     from smalti.dataset import OrderOptions
     from smalti.dataset.forecast import forecast_epoch, run_cost
 
@@ -212,15 +210,7 @@ def _money(price: float) -> str:
     return f"{price:,.2f}" if price >= 1 else f"{price:.3g}"
 
 
-@command(
-    "train",
-    panel=TRAINING,
-    examples=[
-        "smalti train config.yaml",
-        "smalti train config.yaml --set epochs=3 --set launcher=inline",
-        "smalti train config.yaml --dry-run",
-    ],
-)
+@command("train", panel=TRAINING)
 def train_model(
     config: Annotated[str, argument("CONFIG", "YAML file; its keys are the fields of TrainConfig.")],
     *,
@@ -238,6 +228,11 @@ def train_model(
     """Train a model as a configuration file says; a run that was stopped resumes from its newest checkpoint.
 
     The launcher in the configuration starts the processes.
+
+    Examples:
+        smalti train config.yaml
+        smalti train config.yaml --set epochs=3 --set launcher=inline
+        smalti train config.yaml --dry-run
     """
     import yaml
 
@@ -275,14 +270,7 @@ def train_model(
 group("ledger", "The ledger of a run: the samples that its ranks read.", panel=TRAINING)
 
 
-@command(
-    "ledger check",
-    examples=[
-        "smalti ledger check runs/7/ledger",
-        "smalti ledger check s3://bucket/runs/7/samples",
-        "smalti ledger check runs/7/ledger --data ./flowers --json",
-    ],
-)
+@command("ledger check")
 def check(
     folder: Annotated[str, argument("URL", "Folder or URL of the ledger, such as the folder `samples` of a run.")],
     *,
@@ -297,6 +285,11 @@ def check(
     """Prove that each planned sample was read once, over all lives of the run.
 
     The exit status is 3 if it is not proven.
+
+    Examples:
+        smalti ledger check runs/7/ledger
+        smalti ledger check s3://bucket/runs/7/samples
+        smalti ledger check runs/7/ledger --data ./flowers --json
     """
     from smalti.ledger import check_ledger
     from smalti.storage.local_files import local_files

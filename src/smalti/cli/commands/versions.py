@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from smalti.catalog.retention.vacuum import VacuumReport
 
 
-@command("show", panel=LOOK, examples=["smalti show ./flowers", "smalti show s3://bucket/flowers --tag best"])
+@command("show", panel=LOOK)
 def show_version(url: Url, version: VersionChoice, common: CommonOptions) -> None:
-    """Show what a version holds: columns, splits, shards, bytes, digest."""
+    """Show what a version holds: columns, splits, shards, bytes, digest.
+
+    Examples:
+        smalti show ./flowers
+        smalti show s3://bucket/flowers --tag best
+    """
     from smalti.catalog.table.shard_table import samples_of
 
     store = common.open(url)
@@ -46,9 +51,13 @@ def show_version(url: Url, version: VersionChoice, common: CommonOptions) -> Non
     write_facts(facts)
 
 
-@command("history", panel=VERSIONS, examples=["smalti history ./flowers"])
+@command("history", panel=VERSIONS)
 def show_history(url: Url, common: CommonOptions) -> None:
-    """List all versions, oldest first."""
+    """List all versions, oldest first.
+
+    Examples:
+        smalti history ./flowers
+    """
     from smalti.catalog import history, tags
 
     store = common.open(url)
@@ -67,7 +76,7 @@ def show_history(url: Url, common: CommonOptions) -> None:
     write_table(titles, rows, numbers=("version", "samples"), only_piped=("write id",))
 
 
-@command("diff", panel=VERSIONS, examples=["smalti diff ./flowers 1", "smalti diff ./flowers best 3 --json"])
+@command("diff", panel=VERSIONS)
 def show_diff(
     url: Url,
     a: Annotated[str, argument("A", "Version or tag.")],
@@ -78,6 +87,10 @@ def show_diff(
     """Show what changed from one version to another; a tag can stand for a version.
 
     The exit status is 4 if they differ.
+
+    Examples:
+        smalti diff ./flowers 1
+        smalti diff ./flowers best 3 --json
     """
     from smalti.catalog import diff
 
@@ -103,7 +116,7 @@ def show_diff(
     return status
 
 
-@command("verify", panel=LOOK, examples=["smalti verify ./flowers", "smalti verify ./flowers --at 1 --sizes --json"])
+@command("verify", panel=LOOK)
 def verify_version(
     url: Url,
     version: VersionChoice,
@@ -114,6 +127,10 @@ def verify_version(
     """Check every shard of a version: it exists, is complete, and has the declared hashes and samples.
 
     The exit status is 3 if one does not.
+
+    Examples:
+        smalti verify ./flowers
+        smalti verify ./flowers --at 1 --sizes --json
     """
     from smalti.catalog import verify
 
@@ -135,9 +152,13 @@ def verify_version(
     return status
 
 
-@command("rollback", panel=VERSIONS, examples=["smalti rollback ./flowers --at 1"])
+@command("rollback", panel=VERSIONS)
 def roll_back(url: Url, *, at: Annotated[int, option("N", "Version.", min=1)], common: CommonOptions) -> None:
-    """Publish an earlier version again, as the newest."""
+    """Publish an earlier version again, as the newest.
+
+    Examples:
+        smalti rollback ./flowers --at 1
+    """
     from smalti.catalog import rollback
 
     manifest = rollback(common.open(url), at)
@@ -146,7 +167,7 @@ def roll_back(url: Url, *, at: Annotated[int, option("N", "Version.", min=1)], c
     show(common, facts, text)
 
 
-@command("tag", panel=VERSIONS, examples=["smalti tag ./flowers best --at 1", "smalti tag ./flowers best --move"])
+@command("tag", panel=VERSIONS)
 def set_tag(
     url: Url,
     name: Annotated[str, argument("NAME", "Letters, digits and . _ -")],
@@ -155,16 +176,25 @@ def set_tag(
     move: Annotated[bool, flag("Move the name from the version that has it.")] = False,
     common: CommonOptions,
 ) -> None:
-    """Name a version; vacuum keeps it."""
+    """Name a version; vacuum keeps it.
+
+    Examples:
+        smalti tag ./flowers best --at 1
+        smalti tag ./flowers best --move
+    """
     from smalti.catalog import tag
 
     version = tag(common.open(url), name, at, move=move)
     show(common, {"tag": name, "version": version}, f"{name}: version {version}")
 
 
-@command("tags", panel=VERSIONS, examples=["smalti tags ./flowers"])
+@command("tags", panel=VERSIONS)
 def show_tags(url: Url, common: CommonOptions) -> None:
-    """List all tags and their versions."""
+    """List all tags and their versions.
+
+    Examples:
+        smalti tags ./flowers
+    """
     from smalti.catalog.opening import read_tags
 
     found = read_tags(common.open(url))
@@ -177,20 +207,20 @@ def show_tags(url: Url, common: CommonOptions) -> None:
             write(f"    {key}: {value if isinstance(value, str) else json.dumps(value)}")
 
 
-@command("untag", panel=VERSIONS, examples=["smalti untag ./flowers best"])
+@command("untag", panel=VERSIONS)
 def remove_tag(url: Url, name: Annotated[str, argument("NAME", "The tag.")], *, common: CommonOptions) -> None:
-    """Remove a tag; its version stays until a vacuum."""
+    """Remove a tag; its version stays until a vacuum.
+
+    Examples:
+        smalti untag ./flowers best
+    """
     from smalti.catalog import untag
 
     untag(common.open(url), name)
     show(common, {"tag": name, "version": None}, f"{name}: tag removed")
 
 
-@command(
-    "merge-index",
-    panel=CHANGE,
-    examples=["smalti merge-index ./parts", "smalti merge-index ./parts ./parts/0/index.json ./parts/1/index.json"],
-)
+@command("merge-index", panel=CHANGE)
 def merge_indexes(
     url: Url,
     parts: Annotated[
@@ -199,7 +229,12 @@ def merge_indexes(
     *,
     common: CommonOptions,
 ) -> None:
-    """Write one index file for a set that several writers wrote below one root, each with its own index file."""
+    """Write one index file for a set that several writers wrote below one root, each with its own index file.
+
+    Examples:
+        smalti merge-index ./parts
+        smalti merge-index ./parts ./parts/0/index.json ./parts/1/index.json
+    """
     from smalti.catalog import load_manifest, merge_index
 
     merge_index(index_file_urls=parts or None, out=url, storage_options=common.for_address(url))
@@ -209,9 +244,13 @@ def merge_indexes(
     show(common, facts, text)
 
 
-@command("write-index", panel=CHANGE, examples=["smalti write-index ./flowers"])
+@command("write-index", panel=CHANGE)
 def list_shards(url: Url, *, common: CommonOptions) -> None:
-    """List all shards of the newest version in index.json, for other readers; the next large version ends the list."""
+    """List all shards of the newest version in index.json, for other readers; the next large version ends the list.
+
+    Examples:
+        smalti write-index ./flowers
+    """
     from smalti.catalog import write_index
 
     made = write_index(common.open(url))
@@ -223,9 +262,7 @@ def _version_or_tag(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-@command(
-    "vacuum", panel=VERSIONS, examples=["smalti vacuum ./flowers", "smalti vacuum ./flowers --older-than 30d --remove"]
-)
+@command("vacuum", panel=VERSIONS)
 def run_vacuum(
     url: Url,
     *,
@@ -236,7 +273,12 @@ def run_vacuum(
     ] = False,
     common: CommonOptions,
 ) -> None:
-    """Remove old versions and leftovers of killed writers; without --remove, only list them."""
+    """Remove old versions and leftovers of killed writers; without --remove, only list them.
+
+    Examples:
+        smalti vacuum ./flowers
+        smalti vacuum ./flowers --older-than 30d --remove
+    """
     from smalti.catalog import vacuum
 
     store = common.open(url)
@@ -269,7 +311,7 @@ def _write_report(report: "VacuumReport") -> None:
         write("nothing was removed; give --remove to remove it")
 
 
-@command("compact", panel=CHANGE, examples=["smalti compact ./flowers", "smalti compact ./flowers --below 32mb"])
+@command("compact", panel=CHANGE)
 def run_compact(
     url: Url,
     *,
@@ -277,7 +319,12 @@ def run_compact(
     size_limit: Annotated[str | None, option("BYTES", "Maximal size of a merged shard (default: as now).")] = None,
     common: CommonOptions,
 ) -> None:
-    """Merge small shards, in a new version."""
+    """Merge small shards, in a new version.
+
+    Examples:
+        smalti compact ./flowers
+        smalti compact ./flowers --below 32mb
+    """
     from smalti.catalog import load_manifest
     from smalti.writer import compact
 
