@@ -15,7 +15,7 @@ from smalti import __version__
 
 # Each declares its commands.
 from smalti.cli.commands import copying, delete, inspection, machine, training, versions  # noqa: F401
-from smalti.cli.faults import hidden_secrets, run_app
+from smalti.cli.faults import run_app
 from smalti.cli.output import write
 from smalti.cli.registration import add_commands, make_app
 
@@ -23,8 +23,9 @@ from smalti.cli.registration import add_commands, make_app
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return the exit status; see `ExitCode`."""
     words = sys.argv[1:] if arguments is None else arguments
-    with hidden_secrets(words):
-        return run_app(lambda: _parser(sys.stdout.isatty()).main(arguments, prog_name="smalti", standalone_mode=False))
+    return run_app(
+        lambda: _parser(sys.stdout.isatty()).main(arguments, prog_name="smalti", standalone_mode=False), words
+    )
 
 
 @functools.cache

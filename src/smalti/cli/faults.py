@@ -11,8 +11,8 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from enum import IntEnum
 from typing import Any
@@ -61,16 +61,6 @@ class UsageFault(typer.TyperException):
 
 class OutputLost(Exception):  # noqa: N818 - the cause is the error
     """The output could not be written: its reader has ended, or its disk is full. The cause is an `OSError`."""
-
-
-@contextmanager
-def hidden_secrets(words: Sequence[str]) -> Iterator[None]:
-    """Mask the secrets of a command line in all messages to stderr while the body runs."""
-    before = _secrets.set(word_secrets(words))
-    try:
-        yield
-    finally:
-        _secrets.reset(before)
 
 
 def complain(text: str) -> None:
@@ -163,11 +153,13 @@ def _in_shell(value: Any) -> str:
     return json.dumps(value, default=lambda _: "...", skipkeys=True)
 
 
-def run_app(app: Callable[[], Any]) -> int:
+def run_app(app: Callable[[], Any], words: Sequence[str] = ()) -> int:
     """Run the parsed command line and return the exit status; also for wrong arguments, Ctrl-C and a closed pipe.
 
-    Any other exception is a defect, whose traceback is printed.
+    Any other exception is a defect, whose traceback is printed. The secrets in the words of the command line are masked
+    in all messages to stderr.
     """
+    before = _secrets.set(word_secrets(words))
     try:
         status = app()
         sys.stdout.flush()
@@ -191,6 +183,8 @@ def run_app(app: Callable[[], Any]) -> int:
 
         print(redact_message(traceback.format_exc(), (*_secrets.get(), *detect_secrets())), file=sys.stderr)
         return int(ExitCode.FAULT)
+    finally:
+        _secrets.reset(before)
 
 
 def _leave_stdout(cause: BaseException | None) -> int:

@@ -83,8 +83,8 @@ def make_app(**settings: Any) -> typer.Typer:
     )
 
 
-_commands: list[tuple[Callable[..., Any], dict[str, Any]]] = []
-"""Each command, and how it is added."""
+_commands: list[tuple[Callable[..., Any], str, str | None]] = []
+"""Each command, its name, and its panel."""
 _groups: dict[str, tuple[str, str]] = {}
 """Text and panel of each group, by name."""
 
@@ -93,8 +93,7 @@ def command(name: str, *, panel: str | None = None) -> Callable[[Callable[..., A
     """Return a decorator that declares a function as a command.
 
     Its docstring is the help; in the section Examples are command lines, at least one: docs/cli.md shows their output.
-    It returns an `ExitCode`, or None for success; `smalti.cli.faults` reports its
-    exceptions.
+    It returns an `ExitCode`, or None for success; `smalti.cli.faults` reports its exceptions.
 
     Args:
         name: Name of the command, with that of its group before it.
@@ -102,7 +101,7 @@ def command(name: str, *, panel: str | None = None) -> Callable[[Callable[..., A
     """
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-        _commands.append((function, {"name": name, "panel": panel}))
+        _commands.append((function, name, panel))
         return function
 
     return declare
@@ -116,11 +115,11 @@ def group(name: str, text: str, *, panel: str) -> None:
 def add_commands(app: typer.Typer) -> None:
     """Add all commands that the imported modules have declared."""
     apps = {"": app}
-    for name, (text, panel) in _groups.items():
+    for name, (text, heading) in _groups.items():
         apps[name] = make_app(help=text)
-        app.add_typer(apps[name], name=name, rich_help_panel=panel)
-    for function, options in _commands:
-        add_command(apps[options["name"].rpartition(" ")[0]], function, **options)
+        app.add_typer(apps[name], name=name, rich_help_panel=heading)
+    for function, name, panel in _commands:
+        add_command(apps[name.rpartition(" ")[0]], function, name=name, panel=panel)
 
 
 def add_command(app: typer.Typer, function: Callable[..., Any], *, name: str, panel: str | None) -> None:

@@ -157,6 +157,10 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
     if manifest.version:
         with suppress(CatalogError):  # it is not there, so that only an older one can be described
             newest = find_newest(store, lenient=True).header
+    first = manifest.shards[0].raw.basename if not manifest.version and len(manifest.shards) else ""
+    written_by = SMALTI
+    if first and not has_write_id(first):
+        written_by = MOSAICML if first.rpartition("/")[2].startswith("shard.") else UNKNOWN
     named: dict[str, int] | None = {}
     if manifest.version:
         try:
@@ -171,7 +175,7 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
         splits.append(SplitInfo(name, int(sizes_of(own).sum()), len(own), int(bytes_of(own).stored.sum())))
     return Info(
         url=store.url,
-        written_by=_writer(manifest),
+        written_by=written_by,
         format=main_kinds[0].format if len(main_kinds) else "mds",
         version=manifest.version,
         newest=newest.version if newest is not None else manifest.version,
@@ -194,15 +198,6 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
         metadata=dict(manifest.metadata),
         split=split,
     )
-
-
-def _writer(manifest: Manifest) -> str:
-    if manifest.version or not len(manifest.shards):
-        return SMALTI
-    name = manifest.shards[0].raw.basename
-    if has_write_id(name):
-        return SMALTI
-    return MOSAICML if name.rpartition("/")[2].startswith("shard.") else UNKNOWN
 
 
 def _columns(manifest: Manifest) -> tuple[ColumnInfo, ...]:

@@ -337,9 +337,6 @@ class _RemoteFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._place
-
     def seek(self, offset: int, whence: int = 0, /) -> int:
         self._place = offset + (0, self._place, min(self._info.num_bytes, MAX_STORED_BYTES))[whence]
         return self._place
