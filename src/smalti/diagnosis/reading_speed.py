@@ -20,6 +20,7 @@ from smalti.catalog.table.shard_table import bytes_of
 from smalti.dataset import StreamingDataset, open_dataset
 from smalti.diagnosis.doctor import is_read_in_place
 from smalti.errors import ArgumentError, CatalogError, MixedSplitsWarning, StoreTimeout
+from smalti.format import ShardInfo
 from smalti.storage import Place, Store, open_store
 
 SECONDS = 30.0
@@ -179,74 +180,66 @@ def measure_reading(
     with tempfile.TemporaryDirectory(prefix=".smalti-benchmark-", dir=base, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with closing(opened(folder / "facts")) as dataset:
-            facts = _SetShards(dataset)
-        key, taken, end = facts.shards[0].stored.basename, list[float](), time.monotonic() + share
+            stream, number_of_version = dataset.stream, dataset.manifest.version
+        if not len(stream):
+            raise CatalogError(f"{stream.root} has no samples: there is nothing to read")
+        shards, sizes = stream.shards, bytes_of(stream.shards)
+        filled: list[int] = np.flatnonzero(stream.shard_sizes).tolist()  # numbers of shards with samples
+        key, taken, end = shards[0].stored.basename, list[float](), time.monotonic() + share
         store.get_range(key, 0, 1)  # connects
         while len(taken) < ROUND_TRIPS and (not taken or time.monotonic() < end):
             begun = time.monotonic()
             store.get_range(key, 0, 1)
             taken.append(time.monotonic() - begun)
         for number in threads:
-            add(_measure("link", number, share, (facts.ranges(store, each) for each in cycle(facts.numbers))))
+            add(_measure("link", number, share, (_ranges(store, shards[each]) for each in cycle(filled))))
             copies = folder / f"threads-{number}"
             with closing(opened(copies)) as dataset:
                 read: list[int] = []
-                add(_measure("cold", number, share, _cold(dataset, facts, folder, read)))
-                warm = (facts.batches(dataset, each) for each in cycle(read or [0]))
+                add(_measure("cold", number, share, _cold(dataset, filled, folder, read)))
+                warm = (_batches(dataset, each) for each in cycle(read or [0]))
                 add(_measure("warm", number, share, warm))
             shutil.rmtree(copies, ignore_errors=True)
     return ReadingSpeeds(
         url=store.url,
-        version=facts.version,
-        samples=int(facts.ends[-1]),
-        shards=len(facts.shards),
-        num_bytes=int(facts.stored.sum()),
-        is_read_in_place=is_read_in_place(store, facts.shards),
+        version=number_of_version,
+        samples=int(stream.shard_ends[-1]),
+        shards=len(shards),
+        num_bytes=int(sizes.stored.sum()),
+        is_read_in_place=is_read_in_place(store, shards),
         round_trip=_latency(taken),
         speeds=tuple(found),
     )
 
 
-class _SetShards:
-    """The shards of an open dataset, in the order of sample ids; raises a CatalogError if it has no samples."""
-
-    def __init__(self, dataset: StreamingDataset) -> None:
-        stream = dataset.stream
-        if not len(stream):
-            raise CatalogError(f"{stream.root} has no samples: there is nothing to read")
-        sizes = bytes_of(stream.shards)
-        self.version, self.shards = dataset.manifest.version, stream.shards
-        self.ends, self.stored, self.raw = stream.shard_ends, sizes.stored, sizes.raw
-        """By shard: end of its sample ids, stored bytes, unpacked bytes; int64, shape (shards,)."""
-        self.numbers: list[int] = np.flatnonzero(np.diff(self.ends, prepend=0)).tolist()
-        """The numbers of shards with samples."""
-
-    def ranges(self, store: Store, number: int) -> Iterator[_Step]:
-        """Read one stored shard by ranges; yield the bytes of each, and the samples that as many bytes hold."""
-        file = self.shards[number].stored
-        for begin in range(0, file.num_bytes, RANGE_BYTES):
-            got = len(store.get_range(file.basename, begin, min(begin + RANGE_BYTES, file.num_bytes)))
-            yield got, round(got * self.shards[number].samples / max(1, file.num_bytes))
-
-    def batches(self, dataset: StreamingDataset, number: int) -> Iterator[_Step]:
-        """Read the samples of one shard in batches; yield their stored bytes and their number."""
-        end = int(self.ends[number])
-        begin = end - self.shards[number].samples
-        for first in range(begin, end, BATCH):
-            ids = np.arange(first, min(first + BATCH, end))
-            dataset.stream.batch(ids)
-            yield int(self.stored[number] * ids.size / (end - begin)), int(ids.size)
+def _ranges(store: Store, shard: ShardInfo) -> Iterator[_Step]:
+    """Read one stored shard by ranges; yield the bytes of each, and the samples that as many bytes hold."""
+    file = shard.stored
+    for begin in range(0, file.num_bytes, RANGE_BYTES):
+        got = len(store.get_range(file.basename, begin, min(begin + RANGE_BYTES, file.num_bytes)))
+        yield got, round(got * shard.samples / max(1, file.num_bytes))
 
 
-def _cold(dataset: StreamingDataset, facts: _SetShards, folder: Path, read: list[int]) -> Iterator[Iterable[_Step]]:
+def _batches(dataset: StreamingDataset, number: int) -> Iterator[_Step]:
+    """Read the samples of one shard in batches; yield their stored bytes and their number."""
+    stream = dataset.stream
+    end, samples = int(stream.shard_ends[number]), int(stream.shard_sizes[number])
+    stored = int(bytes_of(stream.shards[number : number + 1]).stored[0])
+    for first in range(end - samples, end, BATCH):
+        ids = np.arange(first, min(first + BATCH, end))
+        stream.batch(ids)
+        yield int(stored * ids.size / samples), int(ids.size)
+
+
+def _cold(dataset: StreamingDataset, numbers: list[int], folder: Path, read: list[int]) -> Iterator[Iterable[_Step]]:
     """Yield the reading of each shard once, as long as there is room for its copy; append its number to `read`."""
-    room = SHARE_OF_DISK * shutil.disk_usage(folder).free
-    for number in facts.numbers:
-        room -= int(facts.raw[number] + facts.stored[number])
+    room, sizes = SHARE_OF_DISK * shutil.disk_usage(folder).free, bytes_of(dataset.stream.shards)
+    for number in numbers:
+        room -= int(sizes.raw[number] + sizes.stored[number])
         if room < 0 and read:
             return
         read.append(number)
-        yield facts.batches(dataset, number)
+        yield _batches(dataset, number)
 
 
 def _latency(taken: Sequence[float]) -> Latency:

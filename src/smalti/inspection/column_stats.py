@@ -295,7 +295,13 @@ def column_texts(column: ColumnStats) -> tuple[str, str, str, str]:
     kind = f"{column.encoding}, {column.logical}" if column.logical else column.encoding
     distinct = f"{'' if column.is_distinct_exact else '~'}{column.distinct:,}"
     if column.images is not None:
-        return kind, distinct, *_image_range(column.images)
+        wide, high, bad = column.images.widths, column.images.heights, column.images.undecodable
+        if not wide.count:
+            return kind, distinct, f"{bad:,} undecodable", ""
+        pixels = " to ".join(dict.fromkeys([f"{wide.min}x{high.min}", f"{wide.max}x{high.max}"]))
+        formats = ", ".join(f"{name.lower()} {number:,}" for name, number in column.images.formats.items())
+        middle = f"median {wide.quantiles['0.5']}x{high.quantiles['0.5']}"
+        return kind, distinct, f"{pixels} pixels: {formats}{f'; {bad:,} undecodable' if bad else ''}", middle
     measured = column.values or column.lengths
     shapes = ", ".join(column.shapes) if len(column.shapes) <= 2 else f"{len(column.shapes)} shapes"
     if measured is None or not measured.count:
@@ -305,17 +311,6 @@ def column_texts(column: ColumnStats) -> tuple[str, str, str, str]:
     if measured.min != measured.max:
         ends = f"{_number(measured.min)} to {_number(measured.max)}{unit}"
     return kind, distinct, f"{ends}; {shapes}" if shapes else ends, _number(measured.mean)
-
-
-def _image_range(images: ImageStats) -> tuple[str, str]:
-    wide, high = images.widths, images.heights
-    if not wide.count:
-        return f"{images.undecodable:,} undecodable", ""
-    ends = [f"{wide.min}x{high.min}", f"{wide.max}x{high.max}"]
-    formats = ", ".join(f"{name.lower()} {number:,}" for name, number in images.formats.items())
-    bad = f"; {images.undecodable:,} undecodable" if images.undecodable else ""
-    middle = f"median {wide.quantiles['0.5']}x{high.quantiles['0.5']}"
-    return f"{' to '.join(dict.fromkeys(ends))} pixels: {formats}{bad}", middle
 
 
 def _number(value: Any) -> str:

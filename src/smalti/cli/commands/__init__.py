@@ -1,1 +1,1 @@
-"""The commands of the command line: one module per group, each with `add_..._commands(app)`."""
+"""The commands of the command line: one module per group, whose functions `command` declares."""
