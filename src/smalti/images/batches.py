@@ -29,6 +29,7 @@ from smalti.images.pixels import (
     is_fast,
     scaled_side,
     scaled_size,
+    unaligned,
 )
 
 _TRIES = 10
@@ -205,31 +206,6 @@ def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:  # noqa: ARG001
     return ThreadPoolExecutor(num_threads, thread_name_prefix="smalti-decode")
 
 
-class _Scratch:
-    """Buffer for an image that is larger than its place, reused for the next one while it is in the core's cache."""
-
-    def __init__(self) -> None:
-        self._buffer = np.empty(0, np.uint8)
-
-    def pixels(self, height: int, width: int) -> Pixels:
-        if self._buffer.size < height * width * 3:
-            self._buffer = _unaligned((height * width * 3,))
-        return self._buffer[: height * width * 3].reshape(height, width, 3)
-
-
-def _unaligned(shape: tuple[int, ...]) -> Pixels:
-    """Return an array that does not begin at a multiple of 32 bytes.
-
-    At such an address libjpeg-turbo uses stores that bypass the core's caches, and the next reader of the pixels waits
-    for memory: decoding alone was measured 15 % slower.
-    """
-    num_bytes = int(np.prod(shape))
-    room = np.empty(num_bytes + 32, np.uint8)
-    begin = (8 - room.__array_interface__["data"][0]) % 32
-    pixels: Pixels = room[begin : begin + num_bytes].reshape(shape)
-    return pixels
-
-
 @dataclass(frozen=True)
 class DecodeImages:
     """A transform that decodes columns of encoded images into uint8 arrays; other columns stay as they are.
@@ -350,7 +326,7 @@ class DecodeImages:
                     "Give the transform to the dataset, or call it with `epoch` and `sample_ids`."
                 )
             draws = self.crop.draw(epoch, sample_ids).tolist()
-        batch = _unaligned((count, size, size, 3) if self.layout == "hwc" else (count, 3, size, size))
+        batch = unaligned((count, size, size, 3) if self.layout == "hwc" else (count, 3, size, size))
         places = batch if self.layout == "hwc" else batch.transpose(0, 2, 3, 1)
         cuts = [count * part // self.num_threads for part in range(self.num_threads + 1)]
         jobs = [
@@ -368,7 +344,7 @@ class DecodeImages:
     def _decode_part(
         self, images: Sequence[bytes], places: Pixels, draws: Sequence[Sequence[float]], first: int
     ) -> None:
-        scratch, resizer, place = _Scratch(), Resizer(self.interpolation), 0
+        resizer, place = Resizer(self.interpolation), 0
         try:
             for place, data in enumerate(images):
                 header = probe_image(data)
@@ -376,22 +352,20 @@ class DecodeImages:
                     box = self.crop.box(header.height, header.width, draws[place])
                 else:
                     box = centre_box(header.height, header.width, self.size if self.crop == "center" else None)
-                _decode_into(places[place], data, header, box, scratch, resizer)
+                _decode_into(places[place], data, header, box, resizer)
         except BadImageError as error:
             index = first + place
             raise BadImageError(f"image {index} of the batch: {error}", **(error.facts | {"index": index})) from error
 
 
-def _decode_into(
-    place: Pixels, data: bytes, header: ImageHeader, box: Box, scratch: "_Scratch", resizer: Resizer
-) -> None:
+def _decode_into(place: Pixels, data: bytes, header: ImageHeader, box: Box, resizer: Resizer) -> None:
     """Decode the part of an image that is shown into its place."""
     size = len(place)
     min_size, pixels = box.least_side(size, header.height, header.width), None
     if is_fast(header):
         height, width = scaled_size(header, min_size)
         is_direct = height == width == size and place.flags.c_contiguous and not box.is_mirrored
-        out = place if is_direct else scratch.pixels(height, width)
+        out = place if is_direct else resizer.scratch(height, width)
         pixels = decode_fast(data, header, min_size=min_size, out=out, smooth=False, backwards=box.is_mirrored)
         if pixels is not None and is_direct:
             return
