@@ -60,6 +60,8 @@ def test_the_page_shows_each_command_with_its_options(name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_each_command_ends_with_examples(name):
     assert f"smalti {name}" in COMMANDS[name].epilog
+    used = set(re.findall(r" (--[a-z0-9-]+)", COMMANDS[name].epilog))
+    assert used <= {text for each in COMMANDS[name].params for text in each.opts}
     assert COMMANDS[name].help
 
 
