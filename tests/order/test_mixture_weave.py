@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.order.mixture.weave import MAX_LENGTH, Weave, mixed, scattered
+from smalti.order.mixture.weave import MAX_LENGTH, Weave, scattered
+from smalti.splitmix import mixed
 from tests.order import mixture_reference
 
 words = st.integers(0, 2**64 - 1)

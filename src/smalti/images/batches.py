@@ -31,14 +31,11 @@ from smalti.images.pixels import (
     scaled_size,
     unaligned,
 )
+from smalti.splitmix import GOLDEN, stepped
 
 _TRIES = 10
 """Shapes that are drawn for a crop until one fits into the image, as torchvision draws them."""
 _MAX_SEED = (1 << 63) - 1
-# Constants of splitmix64.
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 class Box(NamedTuple):
@@ -140,20 +137,11 @@ def _is_range(value: Any, most: float) -> bool:
 
 def uniform(seed: int, epoch: int, sample_ids: NDArray[np.int64], num_draws: int) -> NDArray[np.float64]:
     """Return numbers in [0, 1), shape (draws, n): splitmix64 of (seed, epoch, id, draw), equal on every platform."""
-    with np.errstate(over="ignore"):
-        key = _mix(np.array([seed % (1 << 64)], dtype=np.uint64))
-        key = _mix(key ^ np.array([epoch % (1 << 64)], dtype=np.uint64))
-        per_sample = _mix(key ^ np.asarray(sample_ids, dtype=np.int64).view(np.uint64))
-        draws = np.arange(1, num_draws + 1, dtype=np.uint64)[:, None] * _GOLDEN
-        bits = _mix(per_sample[None, :] ^ draws)
+    key = stepped(np.array([seed % (1 << 64)], dtype=np.uint64))
+    key = stepped(key ^ np.array([epoch % (1 << 64)], dtype=np.uint64))
+    per_sample = stepped(key ^ np.asarray(sample_ids, dtype=np.int64).view(np.uint64))
+    bits = stepped(per_sample[None, :] ^ (np.arange(1, num_draws + 1, dtype=np.uint64)[:, None] * GOLDEN))
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = x + _GOLDEN
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
 
 
 Crop = Literal["resize", "center"] | RandomResizedCrop

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from smalti.splitmix import stepped
+
 Numbers = npt.NDArray[Any]
 Hashes = npt.NDArray[np.uint64]
 
@@ -218,12 +220,7 @@ class DistinctOf:
 def hash_numbers(values: Numbers) -> Hashes:
     """Return a 64-bit hash of each number of a one-dimensional array; equal stored numbers have equal hashes."""
     width = values.dtype.itemsize
-    bits = np.ascontiguousarray(values).view(f"u{width}").astype(np.uint64)
-    with np.errstate(over="ignore"):  # the finaliser of splitmix64, a bijection of 64-bit numbers
-        bits = bits + np.uint64(0x9E3779B97F4A7C15)
-        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return bits ^ (bits >> np.uint64(31))
+    return stepped(np.ascontiguousarray(values).view(f"u{width}").astype(np.uint64))
 
 
 COLOURS = ("#1d4ed8", "#c2410c", "#15803d", "#7e22ce")

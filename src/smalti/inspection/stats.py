@@ -24,6 +24,7 @@ from smalti.inspection.column_stats import ColumnStats, ColumnStatsOf, Mapper, h
 from smalti.inspection.distributions import DistinctOf, Distribution, DistributionOf
 from smalti.inspection.info import choose_rows
 from smalti.inspection.reading import Ids, VersionRows, open_rows, readable
+from smalti.splitmix import GOLDEN
 from smalti.storage import Place
 
 MAX_BATCH_BYTES = 16 << 20
@@ -33,7 +34,6 @@ _SAMPLE_HASHES = 1 << 20
 _SHARDS_AHEAD = 2  # fetched whole while one is read
 _SAMPLED_AHEAD = 8  # read in ranges
 _DEADLINE_SECONDS = 3600.0  # for one shard; the store's own deadlines end earlier
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 _Opened = tuple[Ids, list[tuple[AnyShard, tuple[str, ...]]]]
 """Numbers of rows, and the shards that hold them, each with the names of its columns."""
 OnRows = Callable[[int, int], None]
@@ -157,7 +157,7 @@ def stats_of(
                 if not place:
                     sample_bytes.add(samples.lengths)
                 lengths += samples.lengths
-                hashes = hashes * _MIX + hash_pieces(samples.data, samples.ends)
+                hashes = hashes * GOLDEN + hash_pieces(samples.data, samples.ends)
             equal.add(hashes, named)
             for begin, stop in batches(lengths):
                 stored: dict[str, Any] = {}

@@ -36,14 +36,12 @@ from smalti import __version__
 from smalti.cursor import WINDOW, Cursor
 from smalti.errors import ArgumentError, CursorError, FormatError, StoreError, StoreExists, WorldMismatch
 from smalti.regular_files import open_regular
+from smalti.splitmix import mixed
 from smalti.world import World
 
 Ids = NDArray[np.int64]
 
-_Words = NDArray[np.uint64]
 _MASK = (1 << 64) - 1
-# Constants of splitmix64.
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 # Odd numbers from the digits of pi: factors of epoch, position and id in each half.
 _HALVES = (
     tuple(map(np.uint64, (0x243F6A8885A308D3, 0x13198A2E03707345, 0xA4093822299F31D1))),
@@ -112,17 +110,9 @@ def sum_of(epoch: int, positions: Ids, ids: Ids) -> Sum:
     value = 0
     for by_epoch, by_position, by_id in _HALVES:
         base = np.uint64((epoch + 1) * int(by_epoch) & _MASK)
-        words: _Words = _mixed(positions.astype(np.uint64) * by_position + base) + ids.astype(np.uint64) * by_id
-        value = value << 64 | int(_mixed(words).sum(dtype=np.uint64))
+        words = mixed(positions.astype(np.uint64) * by_position + base) + ids.astype(np.uint64) * by_id
+        value = value << 64 | int(mixed(words).sum(dtype=np.uint64))
     return Sum(value, positions.size, repeats)
-
-
-def _mixed(words: _Words) -> _Words:
-    """Apply splitmix64's finaliser, in which every input bit affects every output bit."""
-    words = (words ^ words >> np.uint64(30)) * _MIX[0]
-    words = (words ^ words >> np.uint64(27)) * _MIX[1]
-    mixed: _Words = words ^ words >> np.uint64(31)
-    return mixed
 
 
 @dataclass(frozen=True)

@@ -39,26 +39,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from smalti.errors import ArgumentError, WorldMismatch
 from smalti.order.window import Ids
+from smalti.splitmix import GOLDEN, Words, mixed
 
-Words = NDArray[np.uint64]
 _ROUNDS = 6  # even, so that the halves are back in place; with fewer than four the result is not close to random
-_ROUND_STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: round keys far apart
 _WORD = (1 << 64) - 1
 _ANGLE_BITS = 28  # an angle times a sequence's length stays below 2^63
 _ANGLES = 1 << _ANGLE_BITS
 MAX_LENGTH = 1 << 34
 """The most elements of one sequence, inclusive."""
-
-
-def mixed(words: Words) -> Words:
-    """Return each word mixed so that every bit depends on all its bits (the finalizer of SplitMix64); a bijection."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
 
 
 def scattered(places: Ids, sizes: Ids, keys: Words) -> Ids:
@@ -83,7 +74,7 @@ def _permuted(words: Words, bits: Words, keys: Words) -> Words:
     for number in range(_ROUNDS):
         low = words & ((one << right) - one)
         high = words >> right
-        stirred = mixed((low + np.uint64(number * _ROUND_STEP & _WORD)) ^ keys)
+        stirred = mixed((low + np.uint64(number * int(GOLDEN) & _WORD)) ^ keys)
         words = (low << left) | (high ^ (stirred & ((one << left) - one)))
         left, right = right, left
     return words
