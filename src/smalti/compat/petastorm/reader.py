@@ -1,25 +1,15 @@
-"""make_batch_reader: Petastorm's arguments turned into option objects, its disk cache, and the refused make_reader."""
+"""make_batch_reader: Petastorm's arguments turned into option objects, and the refused make_reader."""
 
-import hashlib
 import logging
 import os
-import secrets
-import shutil
-import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
-
-import pyarrow as pa
-import xxhash
 
 from smalti.attributes import check_choice, whole_number, whole_or_none
 from smalti.compat.petastorm.reading.batch_reader import BatchReader
 from smalti.compat.petastorm.reading.parquet import UNISCHEMA_KEY, ParquetSet, open_set
-from smalti.compat.petastorm.reading.rows import ReaderOptions, RowReader, kept_rows
+from smalti.compat.petastorm.reading.rows import DiskCache, ReaderOptions, RowReader, kept_rows
 from smalti.compat.petastorm.transform import TransformSpec, transform_of
 from smalti.compat.petastorm.unischema import UnischemaField, chosen_columns
 from smalti.conversion.sources.parquet_files import read_footer
@@ -29,15 +19,12 @@ from smalti.dataset.order import RunOrder
 from smalti.errors import FormatError, StoreNotFound, WorldMismatch
 from smalti.order import TAILS
 from smalti.redaction import redact_address
-from smalti.regular_files import read_regular
 from smalti.world import World, detect_ranks
 
 LOCAL_DISK_CACHE = "local-disk"
 NULL_CACHE = "null"
 Reader = BatchReader
 """Petastorm's name, for annotations and `isinstance`; `make_batch_reader` makes one."""
-_SUFFIX = ".arrow"
-_TEMPORARY_SUFFIX = ".tmp"
 _log = logging.getLogger(__name__)
 _HELD_BYTES = 1 << 30
 _TIMEOUT_SECONDS = 600.0
@@ -147,7 +134,18 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
         ...     sum(len(batch.id) for batch in reader)
         10
     """
-    _check(reader_pool_type, cache_type, shuffle_rows, shuffle_row_groups, rowgroup_selector)
+    check_choice("reader_pool_type", reader_pool_type, ("thread", "process", "dummy"))
+    check_choice("cache_type", cache_type or NULL_CACHE, (NULL_CACHE, LOCAL_DISK_CACHE))
+    if shuffle_rows and not shuffle_row_groups:
+        raise ValueError(
+            "shuffle_rows=True with shuffle_row_groups=False is not supported: give shuffle_row_groups=True, which "
+            "shuffles both, or False for both."
+        )
+    if rowgroup_selector is not None:
+        raise ValueError(
+            "`rowgroup_selector` is not supported: its indexes are pickles. Use `filters`, which are exact and need "
+            "no index."
+        )
     workers_count = whole_number("workers_count", workers_count, 1, 1024)
     results_queue_size = whole_or_none("results_queue_size", results_queue_size, 1)
     seed = whole_or_none("seed", seed, 0, MAX_SEED)
@@ -166,19 +164,19 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
     chosen = world or _chosen_world(cur_shard, shard_count)
     cache = None
     if cache_type == LOCAL_DISK_CACHE:
-        cache = _make_disk_cache(
-            cache_location, cache_size_limit, cache_row_size_estimate, dict(cache_extra_settings or {})
-        )
+        removes_folder = bool((cache_extra_settings or {}).get("cleanup", False))
+        cache = DiskCache(cache_location, cache_size_limit, cache_row_size_estimate, removes_folder=removes_folder)
     for name, is_used in (("shard_seed", shard_seed), ("reader_pool_type='process'", reader_pool_type == "process")):
         if is_used:
             _log.info("%s is ignored: see docs/petastorm.md", name)
     found = open_set(dataset_url_or_urls, storage_options, filesystem, wait_seconds=file_wait_seconds)
     _warn_about_codecs(found)
-    columns = tuple(chosen_columns(found.schema.names, schema_fields))
+    columns = chosen_columns(found.schema.names, schema_fields)
     kept = kept_rows(found, predicate=predicate, filters=filters, num_threads=workers_count)
     threads = 0 if reader_pool_type == "dummy" else workers_count
     options = ReaderOptions(
-        columns=columns,
+        columns=tuple(columns),
+        cache=cache,
         transform=transform,
         per_row_group=transform_per == "row_group",
         held_bytes=held_bytes,
@@ -198,9 +196,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
         timeout=timeout,
         include_ids=include_ids,
     )
-    if cache is None:
-        return BatchReader(RowReader(found, kept, options))
-    return BatchReader(RowReader(found, kept, options, partial(cache.read, found, columns)), cleanup=cache.cleanup)
+    return BatchReader(RowReader(found, kept, options))
 
 
 def _chosen_world(cur_shard: int | None, shard_count: int | None) -> World:
@@ -252,27 +248,6 @@ def make_reader(dataset_url: str, *args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-def _check(
-    pool: str,
-    cache: str | None,
-    shuffle_rows: bool | None,  # noqa: FBT001 -- as in `make_batch_reader`
-    shuffle_row_groups: bool,  # noqa: FBT001
-    selector: Any,
-) -> None:
-    check_choice("reader_pool_type", pool, ("thread", "process", "dummy"))
-    check_choice("cache_type", cache or NULL_CACHE, (NULL_CACHE, LOCAL_DISK_CACHE))
-    if shuffle_rows and not shuffle_row_groups:
-        raise ValueError(
-            "shuffle_rows=True with shuffle_row_groups=False is not supported: give shuffle_row_groups=True, which "
-            "shuffles both, or False for both."
-        )
-    if selector is not None:
-        raise ValueError(
-            "`rowgroup_selector` is not supported: its indexes are pickles. Use `filters`, which are exact and need "
-            "no index."
-        )
-
-
 def _warn_about_codecs(found: ParquetSet) -> None:
     """Warn if Petastorm wrote the files: columns may hold encoded arrays or images."""
     name = "_common_metadata"
@@ -287,96 +262,3 @@ def _warn_about_codecs(found: ParquetSet) -> None:
             "TransformSpec (docs/petastorm.md).",
             stacklevel=3,
         )
-
-
-class DiskCache:
-    """Tables by name in one folder, which processes may share; the oldest files are evicted first.
-
-    A table larger than `limit`, the maximal bytes of all files, is not cached.
-    """
-
-    def __init__(self, folder: str | Path, limit: int, *, removes_folder: bool = False) -> None:
-        self.folder, self.limit, self._removes = Path(folder), limit, removes_folder
-        self._lock = threading.Lock()
-        self.hits = 0
-        """Number of tables found in the cache."""
-
-    def get(self, name: str, fill: Callable[[], pa.Table]) -> pa.Table:
-        """Return the table of this name; if it is missing or damaged, call `fill` and cache its result."""
-        key = hashlib.sha256(name.encode()).hexdigest()
-        for path in self.folder.glob(f"{key}-*{_SUFFIX}"):
-            try:
-                data = read_regular(path)
-            except FileNotFoundError:  # another process evicted it
-                continue
-            if path.name == _name(key, data):
-                self.hits += 1
-                return pa.ipc.open_file(pa.BufferReader(data)).read_all()
-            path.unlink(missing_ok=True)
-        table = fill()
-        self._keep(key, table)
-        return table
-
-    def read(self, found: ParquetSet, columns: tuple[str, ...], number: int) -> pa.Table:
-        """Return columns of one row group of a data set, from the cache if they are there."""
-        file, at = found.places[number]
-        footer = found.footers[file]
-        name = "\n".join([found.source.url, footer.key, footer.digest, str(at), *columns])
-        return self.get(name, lambda: found.read(number, columns))
-
-    def cleanup(self) -> None:
-        """Remove the folder if the cache was created with `removes_folder`."""
-        if self._removes and self.folder.is_dir():
-            shutil.rmtree(self.folder)
-
-    def _keep(self, key: str, table: pa.Table) -> None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        data = memoryview(sink.getvalue())
-        if len(data) > self.limit:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temp = self.folder / f"{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
-        with self._lock:
-            self._make_room(len(data))
-            try:
-                temp.write_bytes(data)
-                with suppress(FileNotFoundError):  # another process made room
-                    temp.replace(self.folder / _name(key, data))
-            finally:
-                temp.unlink(missing_ok=True)
-
-    def _make_room(self, num_bytes: int) -> None:
-        """Remove the oldest files, also those that killed processes have left half written."""
-        files = []
-        for path in (*self.folder.glob(f"*{_SUFFIX}"), *self.folder.glob(f"*{_TEMPORARY_SUFFIX}")):
-            try:
-                stat = path.stat()
-            except FileNotFoundError:
-                continue
-            files.append((stat.st_mtime_ns, stat.st_size, path))
-        held = sum(size for _, size, _ in files)
-        for _, size, path in sorted(files, key=lambda file: file[0]):
-            if held + num_bytes <= self.limit:
-                return
-            path.unlink(missing_ok=True)
-            held -= size
-
-
-def _make_disk_cache(
-    location: str | os.PathLike[str] | None, limit: int | None, row_bytes: int | None, settings: dict[str, Any]
-) -> DiskCache:
-    """Return the cache for `cache_type='local-disk'`."""
-    if location is None or limit is None or limit < 1:
-        raise ValueError(
-            "cache_type='local-disk' needs `cache_location`, a folder, and `cache_size_limit`, bytes; found "
-            f"{location!r} and {limit!r}."
-        )
-    if row_bytes is not None and limit < 5 * row_bytes:
-        raise ValueError(f"`cache_size_limit` is {limit} bytes, less than five rows of {row_bytes} bytes; increase it.")
-    return DiskCache(Path(location), limit, removes_folder=bool(settings.get("cleanup", False)))
-
-
-def _name(key: str, data: bytes | memoryview) -> str:
-    return f"{key}-{xxhash.xxh3_128_hexdigest(data)}{_SUFFIX}"

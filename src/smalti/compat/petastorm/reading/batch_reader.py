@@ -8,7 +8,7 @@ import logging
 import threading
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
@@ -97,7 +97,7 @@ class BatchReader:
     batched_output = True
     """The reader yields batches, not single rows."""
 
-    def __init__(self, rows: RowReader, cleanup: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, rows: RowReader) -> None:
         options = rows.options
         if not len(rows):
             raise NoDataAvailableError(
@@ -111,7 +111,7 @@ class BatchReader:
                 "Omit `include_ids`, or omit the column with `schema_fields`.",
                 column=clashing[0],
             )
-        self._rows, self._options, self._cleanup = rows, options, cleanup
+        self._rows, self._options = rows, options
         self.num_rows, self.num_rows_stored = len(rows), rows.found.num_rows
         """Rows of an epoch, over all ranks; and of the files, including those that a predicate filters out."""
         self.world = options.world
@@ -394,7 +394,8 @@ class BatchReader:
 
     def cleanup_cache(self) -> None:
         """Remove the cache on disk if `cache_extra_settings` requests it."""
-        self._cleanup()
+        if self._options.cache is not None:
+            self._options.cache.cleanup()
 
     def __enter__(self) -> "BatchReader":
         return self

@@ -1,20 +1,28 @@
 """Rows by number, as columns of numpy arrays: gathered from row groups, which an LRU cache keeps in limited memory.
 
-A predicate or filters select rows when a reader is opened, so that steps are counted exactly.
+With `cache_type="local-disk"`, a second cache keeps row groups in a folder. A predicate or filters select rows when a
+reader is opened, so that steps are counted exactly.
 """
 
 import hashlib
+import os
+import secrets
+import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 from numpy.typing import NDArray
 
 from smalti.compat.petastorm.reading.parquet import ParquetSet
@@ -22,10 +30,12 @@ from smalti.compat.petastorm.transform import RowTransform, transform_schema
 from smalti.compat.petastorm.unischema import Unischema, UnischemaField, fits_shape, stored_schema
 from smalti.dataset.order import RunOrder
 from smalti.errors import SchemaError, SmaltiError
+from smalti.regular_files import read_regular
 from smalti.world import World
 
-Rows = NDArray[np.int64]
 _ROW = "__smalti_row__"
+_SUFFIX = ".arrow"
+_TEMPORARY_SUFFIX = ".tmp"
 Ids = NDArray[np.int64]
 Columns = dict[str, np.ndarray[Any, Any]]
 """Array by column name. The first axis is the row; dtype object for text, bytes, and values of different shapes."""
@@ -61,29 +71,24 @@ class RowGroupCache:
             if number in self._kept:
                 self._kept.move_to_end(number)
                 return self._kept[number][0]
-            future = self._loading.get(number)
-            if future is None:
-                own: Future[Any] = Future()
-                self._loading[number] = own
-        if future is None:
-            return self._loaded(number, own)
-        try:
-            return future.result(self._timeout)
-        except FutureTimeout as error:
-            raise SmaltiError(
-                f"row group {number} was not loaded after {self._timeout:g} s: the store hangs or is slow; "
-                "give the reader a longer `timeout`.",
-                row_group=number,
-            ) from error
-
-    def _loaded(self, number: int, future: "Future[Any]") -> Any:
+            own: Future[Any] = Future()
+            future = self._loading.setdefault(number, own)
+        if future is not own:
+            try:
+                return future.result(self._timeout)
+            except FutureTimeout as error:
+                raise SmaltiError(
+                    f"row group {number} was not loaded after {self._timeout:g} s: the store hangs or is slow; "
+                    "give the reader a longer `timeout`.",
+                    row_group=number,
+                ) from error
         try:
             value = self._load(number)
             size = _num_bytes(value)
         except BaseException as error:
             with self._lock:
                 del self._loading[number]
-            future.set_exception(error)
+            own.set_exception(error)
             raise
         with self._lock:
             del self._loading[number]
@@ -94,7 +99,7 @@ class RowGroupCache:
                 _, (_, evicted) = self._kept.popitem(last=False)
                 self.bytes_held -= evicted
             self.most_held = max(self.most_held, self.bytes_held)
-        future.set_result(value)
+        own.set_result(value)
         return value
 
     def clear(self) -> None:
@@ -114,11 +119,94 @@ def _num_bytes(value: Any) -> int:
     )
 
 
+class DiskCache:
+    """Tables by name in one folder, which processes may share; the oldest files are evicted first.
+
+    A table larger than `limit`, the maximal bytes of all files, is not cached.
+
+    Raises:
+        ValueError: the folder or the limit is missing, or the limit is less than five rows of `row_bytes` bytes.
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str] | None,
+        limit: int | None,
+        row_bytes: int | None = None,
+        *,
+        removes_folder: bool = False,
+    ) -> None:
+        if location is None or limit is None or limit < 1:
+            raise ValueError(
+                "cache_type='local-disk' needs `cache_location`, a folder, and `cache_size_limit`, bytes; found "
+                f"{location!r} and {limit!r}."
+            )
+        if row_bytes is not None and limit < 5 * row_bytes:
+            raise ValueError(
+                f"`cache_size_limit` is {limit} bytes, less than five rows of {row_bytes} bytes; increase it."
+            )
+        self._folder, self._limit, self._removes = Path(location), limit, removes_folder
+        self._lock = threading.Lock()
+
+    def get(self, name: str, fill: Callable[[], pa.Table]) -> pa.Table:
+        """Return the table of this name; if it is missing or damaged, call `fill` and cache its result."""
+        key = hashlib.sha256(name.encode()).hexdigest()
+        for path in self._folder.glob(f"{key}-*{_SUFFIX}"):
+            try:
+                data = read_regular(path)
+            except FileNotFoundError:  # another process evicted it
+                continue
+            if path.name == _file_name(key, data):
+                return pa.ipc.open_file(pa.BufferReader(data)).read_all()
+            path.unlink(missing_ok=True)
+        table = fill()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        encoded = memoryview(sink.getvalue())
+        if len(encoded) <= self._limit:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self._lock:
+                self._write(_file_name(key, encoded), encoded)
+        return table
+
+    def cleanup(self) -> None:
+        """Remove the folder if the cache was created with `removes_folder`."""
+        if self._removes and self._folder.is_dir():
+            shutil.rmtree(self._folder)
+
+    def _write(self, name: str, data: memoryview) -> None:
+        """Write a file after the oldest ones were removed, also those that killed processes have left half written."""
+        files = []
+        for path in (*self._folder.glob(f"*{_SUFFIX}"), *self._folder.glob(f"*{_TEMPORARY_SUFFIX}")):
+            with suppress(FileNotFoundError):
+                stat = path.stat()
+                files.append((stat.st_mtime_ns, stat.st_size, path))
+        room = self._limit - len(data) - sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if room >= 0:
+                break
+            path.unlink(missing_ok=True)
+            room += size
+        temp = self._folder / f"{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+        try:
+            temp.write_bytes(data)
+            with suppress(FileNotFoundError):  # another process made room
+                temp.replace(self._folder / name)
+        finally:
+            temp.unlink(missing_ok=True)
+
+
+def _file_name(key: str, data: bytes | memoryview) -> str:
+    return f"{key}-{xxhash.xxh3_128_hexdigest(data)}{_SUFFIX}"
+
+
 @dataclass(frozen=True)
 class ReaderOptions:
     """Options for reading, transforming, ordering and dividing rows."""
 
     columns: tuple[str, ...]
+    cache: DiskCache | None
     transform: RowTransform | None
     per_row_group: bool
     """True if the transform gets whole row groups, whose results are cached; otherwise the rows of a batch."""
@@ -144,28 +232,26 @@ class ReaderOptions:
 class RowReader:
     """The selected rows of a data set (`kept`, by row group; None for all), numbered over all row groups. Thread-safe.
 
-    `load` reads the columns of a row group, e.g. through a disk cache; by default from the data set.
+    `digest` is that of the data set if all rows are selected, and else of the selection as well.
     """
 
-    def __init__(
-        self,
-        found: ParquetSet,
-        kept: Sequence[Rows | None],
-        options: ReaderOptions,
-        load: Callable[[int], pa.Table] | None = None,
-    ) -> None:
+    def __init__(self, found: ParquetSet, kept: Sequence[Ids | None], options: ReaderOptions) -> None:
         self.found, self.options, self._kept = found, options, tuple(kept)
         self.sizes: Ids = np.array(
             [group.num_rows if rows is None else rows.size for group, rows in zip(found.row_groups, kept, strict=True)],
             dtype=np.int64,
         )
         self._ends = np.cumsum(self.sizes)
-        self.digest = _selection_digest(found.digest, self._kept)
+        self.digest = found.digest
+        if any(rows is not None for rows in kept):
+            selection = hashlib.sha256(found.digest.encode())
+            for rows in kept:
+                selection.update(b"all" if rows is None else rows.size.to_bytes(8, "little") + rows.tobytes())
+            self.digest = selection.hexdigest()
         stored = stored_schema(pa.schema([found.schema.field(name) for name in options.columns]))
         self.schema: Unischema = stored if options.transform is None else transform_schema(stored, options.transform)
         self.per_row_group = options.per_row_group and options.transform is not None
         """True if what is cached is the transformed rows of a whole row group."""
-        self._load = load or (lambda number: found.read(number, options.columns))
         self.held = RowGroupCache(self._loaded, limit=options.held_bytes, timeout=options.timeout)
         groups = [group for group in found.row_groups if group.num_rows]
         self.group_bytes = max(1, sum(group.num_bytes for group in groups) // max(1, len(groups)))
@@ -181,69 +267,76 @@ class RowReader:
             SmaltiError: a file is missing, changed or damaged, or the transform returned other columns than declared.
             Exception: the transform failed.
         """
-        order = _inverse(ids)
+        places: Ids | None = None
+        if ids.size > 1 and bool((np.diff(ids) < 0).any()):
+            places = np.empty(ids.size, dtype=np.int64)  # of each id in sorted order
+            places[np.argsort(ids, kind="stable")] = np.arange(ids.size)
+        ordered = np.sort(ids, kind="stable")
+        groups = np.searchsorted(self._ends, ordered, side="right")
+        cuts = np.flatnonzero(np.diff(groups)) + 1
+        parts: list[Any] = []
+        for rows, group in zip(np.split(ordered, cuts), groups[np.concatenate(([0], cuts))].tolist(), strict=True):
+            held, at, kept = self.held.get(group), rows - (self._ends[group] - self.sizes[group]), self._kept[group]
+            if self.per_row_group:  # the result of the transform contains only the selected rows
+                parts.append(taken(held, at))
+            else:
+                parts.append(held.take(pa.array(at if kept is None else kept[at])))
         if self.per_row_group:
-            parts = [taken(self.held.get(group), at) for group, at in self._by_group(ids)]
             joined = {name: _concatenated([part[name] for part in parts]) for name in parts[0]}
-            return joined if order is None else taken(joined, order)
-        table = pa.concat_tables([self.held.get(group).take(pa.array(at)) for group, at in self._by_group(ids)])
-        if order is not None:
-            table = table.take(pa.array(order))
+            return joined if places is None else taken(joined, places)
+        table = pa.concat_tables(parts)
+        if places is not None:
+            table = table.take(pa.array(places))
         if self.options.transform is not None:
             return self._transformed(table, self.options.transform)
         return {name: _values(_one(column)) for name, column in zip(table.column_names, table.columns, strict=True)}
 
-    def _by_group(self, ids: Ids) -> list[tuple[int, Ids]]:
-        """Return the row groups of these rows, and the row numbers within each, ascending by row."""
-        ordered = np.sort(ids, kind="stable")
-        groups = np.searchsorted(self._ends, ordered, side="right")
-        cuts = np.flatnonzero(np.diff(groups)) + 1
-        parts = []
-        for rows, group in zip(np.split(ordered, cuts), groups[np.concatenate(([0], cuts))], strict=True):
-            at, kept = rows - (self._ends[group] - self.sizes[group]), self._kept[group]
-            # The result of a transform of a row group contains only the selected rows.
-            parts.append((int(group), at if kept is None or self.per_row_group else kept[at]))
-        return parts
-
     def _loaded(self, group: int) -> Any:
-        table, kept = self._load(group), self._kept[group]
+        """Return a row group, from the disk cache if it is there; transformed if `per_row_group`."""
+        read, cache = partial(self.found.read, group, self.options.columns), self.options.cache
+        if cache is None:
+            table = read()
+        else:
+            file, at = self.found.places[group]
+            footer = self.found.footers[file]
+            name = [self.found.source.url, footer.key, footer.digest, str(at), *self.options.columns]
+            table = cache.get("\n".join(name), read)
         if not self.per_row_group or self.options.transform is None:
             return table
+        kept = self._kept[group]
         return self._transformed(table if kept is None else table.take(pa.array(kept)), self.options.transform)
 
     def _transformed(self, table: pa.Table, spec: RowTransform) -> Columns:
+        """Return the columns of the result of a transform, checked against its spec.
+
+        Raises:
+            SchemaError: other columns, another number of rows, or values of another shape or type than declared.
+        """
         frame = table.to_pandas()
         result = frame if spec.func is None else spec.func(frame)
-        removed = set(spec.removed_fields) | (
-            set() if spec.selected_fields is None else set(frame.columns) - set(spec.selected_fields)
-        )
+        removed = set(spec.removed_fields)
+        if spec.selected_fields is not None:
+            removed |= set(frame.columns) - set(spec.selected_fields)
         result = result.drop(columns=[name for name in result.columns if name in removed])
-        return _frame_columns(result, self.schema, table.num_rows)
-
-
-def _selection_digest(digest: str, kept: Sequence[Rows | None]) -> str:
-    """Return the digest of a data set with this selection; the digest of the set itself if all rows are selected."""
-    if all(rows is None for rows in kept):
-        return digest
-    selection = hashlib.sha256(digest.encode())
-    for rows in kept:
-        selection.update(b"all" if rows is None else rows.size.to_bytes(8, "little") + rows.tobytes())
-    return selection.hexdigest()
-
-
-def _inverse(ids: Ids) -> Ids | None:
-    """Return the rank of each id in sorted order; None if the ids are sorted already."""
-    if ids.size < 2 or bool((np.diff(ids) >= 0).all()):
-        return None
-    places = np.empty(ids.size, dtype=np.int64)
-    places[np.argsort(ids, kind="stable")] = np.arange(ids.size)
-    return places
+        names = [str(name) for name in result.columns]
+        if set(names) != set(self.schema.fields):
+            raise SchemaError(
+                f"transformed result columns ({', '.join(names)}) do not match the declared ones "
+                f"({', '.join(self.schema.fields)}): list new columns in `edit_fields` and removed ones in "
+                "`removed_fields`."
+            )
+        if len(result) != table.num_rows:
+            raise SchemaError(
+                f"`TransformSpec.func` returned {len(result)} rows for {table.num_rows}: ranks could not take equally "
+                "many steps. Select rows with `predicate` or `filters` instead."
+            )
+        return {name: _declared(result[name], field) for name, field in self.schema.fields.items()}
 
 
 # ------------------------------------------------------------------ selection of rows
 
 
-def kept_rows(found: ParquetSet, *, predicate: Any, filters: Any, num_threads: int) -> list[Rows | None]:
+def kept_rows(found: ParquetSet, *, predicate: Any, filters: Any, num_threads: int) -> list[Ids | None]:
     """Return the selected rows of each row group, ascending; None for all rows.
 
     Only the columns that `predicate` and `filters` use are read.
@@ -252,13 +345,18 @@ def kept_rows(found: ParquetSet, *, predicate: Any, filters: Any, num_threads: i
         SchemaError: they use an unknown column, or the predicate does not return one bool per row.
         ValueError: `filters` are not in pyarrow's form.
     """
-    tests: list[tuple[list[str], Callable[[pa.Table], Rows]]] = []
+    tests: list[tuple[list[str], Callable[[pa.Table], Ids]]] = []
     if filters is not None:
-        columns = sorted(_columns_in(filters))
-        expression = pq.filters_to_expression(filters)
-        tests.append((columns, lambda table: _matching(table, expression)))
+        try:
+            groups = [filters] if isinstance(filters[0][0], str) else filters
+            names = {name for group in groups for name, _, _ in group}
+        except (TypeError, ValueError, IndexError, KeyError) as error:
+            raise ValueError(
+                "`filters` must be a list of (column, operator, value), or a list of such lists, found " + repr(filters)
+            ) from error
+        tests.append((sorted(names), partial(_matching, pq.filters_to_expression(filters))))
     if predicate is not None:
-        tests.append((sorted(predicate.get_fields()), lambda table: _included(table, predicate)))
+        tests.append((sorted(predicate.get_fields()), partial(_included, predicate)))
     for columns, _ in tests:
         if not columns:
             raise SchemaError("`predicate` uses no column: its `get_fields` must return at least one.")
@@ -269,35 +367,25 @@ def kept_rows(found: ParquetSet, *, predicate: Any, filters: Any, num_threads: i
                 f"{', '.join(found.schema.names)}.",
                 column=missing[0],
             )
+
+    def kept(number: int) -> Ids | None:
+        rows: Ids | None = None
+        for columns, test in tests:
+            selected = test(found.read(number, columns))
+            rows = selected if rows is None else np.intersect1d(rows, selected, assume_unique=True)
+        return None if rows is None or rows.size == found.row_groups[number].num_rows else rows
+
     with ThreadPoolExecutor(max(1, num_threads), "smalti-predicate") as pool:
-        return list(pool.map(lambda number: _kept(found, number, tests), range(len(found.row_groups))))
+        return list(pool.map(kept, range(len(found.row_groups))))
 
 
-def _kept(found: ParquetSet, number: int, tests: Iterable[tuple[list[str], Callable[[pa.Table], Rows]]]) -> Rows | None:
-    kept: Rows | None = None
-    for columns, test in tests:
-        rows = test(found.read(number, columns))
-        kept = rows if kept is None else np.intersect1d(kept, rows, assume_unique=True)
-    return None if kept is None or kept.size == found.row_groups[number].num_rows else kept
-
-
-def _columns_in(filters: Any) -> set[str]:
-    try:
-        groups = [filters] if isinstance(filters[0][0], str) else filters
-        return {name for group in groups for name, _, _ in group}
-    except (TypeError, ValueError, IndexError, KeyError) as error:
-        raise ValueError(
-            "`filters` must be a list of (column, operator, value), or a list of such lists, found " + repr(filters)
-        ) from error
-
-
-def _matching(table: pa.Table, expression: Any) -> Rows:
+def _matching(expression: Any, table: pa.Table) -> Ids:
     numbered = table.append_column(_ROW, pa.array(np.arange(table.num_rows, dtype=np.int64)))
-    rows: Rows = numbered.filter(expression)[_ROW].to_numpy()
+    rows: Ids = numbered.filter(expression)[_ROW].to_numpy()
     return rows
 
 
-def _included(table: pa.Table, predicate: Any) -> Rows:
+def _included(predicate: Any, table: pa.Table) -> Ids:
     result = predicate.do_include(table.to_pandas())
     array = np.asarray(result)
     if array.shape != (table.num_rows,) or array.dtype != np.bool_:
@@ -364,26 +452,6 @@ def _objects(values: list[Any]) -> np.ndarray[Any, Any]:
 
 def _writable(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return values if values.flags.writeable else values.copy()
-
-
-def _frame_columns(frame: Any, schema: Unischema, num_rows: int) -> Columns:
-    """Return the columns of the result of a transform, checked against its spec.
-
-    Raises:
-        SchemaError: other columns, another number of rows, or values of another shape or type than declared.
-    """
-    names = [str(name) for name in frame.columns]
-    if set(names) != set(schema.fields):
-        raise SchemaError(
-            f"transformed result columns ({', '.join(names)}) do not match the declared ones "
-            f"({', '.join(schema.fields)}): list new columns in `edit_fields` and removed ones in `removed_fields`."
-        )
-    if len(frame) != num_rows:
-        raise SchemaError(
-            f"`TransformSpec.func` returned {len(frame)} rows for {num_rows}: ranks could not take equally many steps. "
-            "Select rows with `predicate` or `filters` instead."
-        )
-    return {name: _declared(frame[name], field) for name, field in schema.fields.items()}
 
 
 def _declared(series: Any, field: UnischemaField) -> np.ndarray[Any, Any]:
