@@ -20,13 +20,21 @@ class Replaceable(Generic[Value]):
 
     An instance of a class outside the library keeps what it assigns as an attribute of its own. On an instance of the
     library's own class an assignment is refused, as for a property without a setter.
+
+    Args:
+        read: returns the value for an instance.
+        assigned: name of the attribute that an assignment on an instance of the library's own class changes.
     """
 
-    def __init__(self, read: Callable[[Any], Value]) -> None:
+    def __init__(self, read: Callable[[Any], Value], *, assigned: str = "") -> None:
         self._read = read
         self._write: Callable[[Any, Any], None] | None = None
-        self._name = read.__name__
-        self.__doc__ = read.__doc__
+        if assigned:
+            self._write = lambda instance, value: setattr(instance, assigned, value)
+        self.__doc__ = None if isinstance(read, operator.attrgetter) else read.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
 
     @overload
     def __get__(self, instance: None, owner: type) -> "Replaceable[Value]": ...

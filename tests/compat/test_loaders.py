@@ -96,7 +96,7 @@ def test_a_second_pass_in_the_middle_of_one_is_refused_and_after_a_whole_one_rea
         first = iter(loader)
         next(first)
         with pytest.raises(RuntimeError, match="finish the current pass"):
-            iter(loader)
+            next(iter(loader))
         list(first)
         second, third = ids_of(loader), ids_of(loader)
     assert sorted(flat(second)) == sorted(flat(third)) == list(range(120))
@@ -108,7 +108,7 @@ def test_after_an_error_each_new_pass_tells_of_it(tmp_path):
         with pytest.raises(TypeError):
             list(loader)
         with pytest.raises(RuntimeError, match="holds None"):
-            iter(loader)
+            next(iter(loader))
 
 
 def test_a_pass_that_was_left_early_goes_on_where_it_was_left(folder):
@@ -181,7 +181,7 @@ def test_the_loader_in_memory_ends_an_endless_reader(folder):
     loader = loader_of(folder, InMemBatchedDataLoader, {"rows_capacity": 10}, num_epochs=None)
     assert len(ids_of(loader)) == 10
     with pytest.raises(RuntimeError, match="once"):
-        iter(loader)
+        next(iter(loader))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ promotion of types. Importing this module imports torch.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,16 @@ def _column(name: str, values: np.ndarray[Any, Any]) -> Any:
         return values.tolist()
     if not values.size:
         return []
-    raise TypeError(f"column {name!r} cannot become a tensor: {_reason(values)}. Convert it in a TransformSpec.")
+    first = values.flat[0]
+    if values.dtype.kind in "mM":
+        reason = f"it holds times ({values.dtype})"
+    elif isinstance(first, np.ndarray):
+        shapes = sorted({value.shape for value in values.flat})
+        reason = f"its rows have different shapes, such as {shapes[0]} and {shapes[-1]}"
+    else:
+        is_time = isinstance(first, date | time | timedelta)
+        reason = f"it holds {'times' if is_time else 'Python objects'} ({type(first).__name__})"
+    raise TypeError(f"column {name!r} cannot become a tensor: {reason}. Convert it in a TransformSpec.")
 
 
 def _promoted(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -74,18 +84,6 @@ def _refuse_none(name: str, values: np.ndarray[Any, Any]) -> None:
         )
 
 
-def _reason(values: np.ndarray[Any, Any]) -> str:
-    if values.dtype.kind in "mM":
-        return f"it holds times ({values.dtype})"
-    first = values.flat[0]
-    if isinstance(first, np.ndarray):
-        shapes = sorted({value.shape for value in values.flat})
-        return f"its rows have different shapes, such as {shapes[0]} and {shapes[-1]}"
-    if isinstance(first, date | time | timedelta):
-        return f"it holds times ({type(first).__name__})"
-    return f"it holds Python objects ({type(first).__name__})"
-
-
 __all__ = ["BatchedDataLoader", "DataLoader", "InMemBatchedDataLoader", "decimal_friendly_collate"]
 
 
@@ -101,23 +99,17 @@ class LoaderBase:
         self._in_iter: bool | None = None
         self._error: Exception | None = None
 
-    @Replaceable
-    def reader(self) -> BatchReader:
-        """The reader that the loader was made with."""
-        return self._smalti_reader
-
-    @Replaceable
-    def batch_size(self) -> int:
-        """Rows per rank and step."""
-        return self._batch_size
-
-    @Replaceable
-    def shuffling_queue_capacity(self) -> int:
-        """Minimal number of rows to mix."""
-        return self._capacity
+    reader: Replaceable[BatchReader] = Replaceable(attrgetter("_smalti_reader"))
+    """The reader that the loader was made with."""
+    batch_size: Replaceable[int] = Replaceable(attrgetter("_batch_size"))
+    """Rows per rank and step."""
+    shuffling_queue_capacity: Replaceable[int] = Replaceable(attrgetter("_capacity"))
+    """Minimal number of rows to mix."""
+    steps_per_epoch: Replaceable[int] = Replaceable(attrgetter("_smalti_reader.steps_per_epoch"))
+    """Steps of a whole epoch, equal on all ranks."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Return an iterator over all epochs of the reader, or after `load_state_dict` over the rest of them.
+        """Yield the batches of all epochs of the reader, or after `load_state_dict` of the rest of them.
 
         Raises:
             RuntimeError: a pass is in progress, or one has failed.
@@ -132,11 +124,6 @@ class LoaderBase:
             ) from self._error
         if self._in_iter:
             raise RuntimeError("finish the current pass before you start another one, or make a new reader and loader.")
-        return self._pass()
-
-    def _pass(self) -> Iterator[dict[str, Any]]:
-        if self._in_iter:
-            raise RuntimeError("two passes over one loader were started at once: finish the first one.")
         if self._smalti_reader.last_row_consumed:
             self._smalti_reader.reset()
         self._in_iter = True
@@ -153,11 +140,6 @@ class LoaderBase:
 
     def _converted(self, batch: Columns) -> dict[str, Any]:
         raise NotImplementedError
-
-    @Replaceable
-    def steps_per_epoch(self) -> int:
-        """Steps of a whole epoch, equal on all ranks."""
-        return self._smalti_reader.steps_per_epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch taken: small, JSON-serialisable, equal on all ranks."""
@@ -201,14 +183,10 @@ class DataLoader(LoaderBase):
         super().__init__(reader, batch_size, shuffling_queue_capacity)
         self._smalti_collate = collate_fn
 
-    @Replaceable
-    def collate_fn(self) -> Callable[[list[dict[str, Any]]], Any] | None:
-        """The function from a list of rows to a batch; the default and None convert columns to tensors."""
-        return self._smalti_collate
-
-    @collate_fn.setter
-    def _set_collate_fn(self, value: Any) -> None:
-        self._smalti_collate = value
+    collate_fn: Replaceable[Callable[[list[dict[str, Any]]], Any] | None] = Replaceable(
+        attrgetter("_smalti_collate"), assigned="_smalti_collate"
+    )
+    """The function from a list of rows to a batch; the default and None convert columns to tensors."""
 
     def _converted(self, batch: Columns) -> Any:
         collate = self._smalti_collate
@@ -244,14 +222,10 @@ class BatchedDataLoader(LoaderBase):
         super().__init__(reader, batch_size, shuffling_queue_capacity)
         self._smalti_transform = transform_fn or torch.as_tensor
 
-    @Replaceable
-    def transform_fn(self) -> Callable[[Any], Any]:
-        """The function from an array to a tensor."""
-        return self._smalti_transform
-
-    @transform_fn.setter
-    def _set_transform_fn(self, value: Any) -> None:
-        self._smalti_transform = value
+    transform_fn: Replaceable[Callable[[Any], Any]] = Replaceable(
+        attrgetter("_smalti_transform"), assigned="_smalti_transform"
+    )
+    """The function from an array to a tensor."""
 
     def _converted(self, batch: Columns) -> dict[str, Any]:
         return _numbers_only(batch, self._smalti_transform)
@@ -296,7 +270,7 @@ class InMemBatchedDataLoader:
         self._columns = {name: torch.cat([part[name] for part in parts])[:rows_capacity] for name in parts[0]}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Return an iterator over the batches of all epochs.
+        """Yield the batches of all epochs.
 
         Raises:
             RuntimeError: the loader was iterated before.
@@ -304,9 +278,6 @@ class InMemBatchedDataLoader:
         if self._started:
             raise RuntimeError("this loader can be iterated only once: pass the number of epochs as `num_epochs`.")
         self._started = True
-        return self._batches()
-
-    def _batches(self) -> Iterator[dict[str, Any]]:
         rows = len(next(iter(self._columns.values())))
         for epoch in range(self._num_epochs):
             order = torch.arange(rows)

@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from smalti.attributes import Replaceable
@@ -68,49 +69,28 @@ class TransformSpec:
     ) -> None:
         if removed_fields is not None and selected_fields is not None:
             raise ValueError("give one of `removed_fields` and `selected_fields`, not both.")
-        # The only attribute of an instance that the library reads; a subclass may replace all others.
-        self._smalti = RowTransform(
-            func,
-            _edited(edit_fields or ()),
-            list(removed_fields or ()),
-            None if selected_fields is None else list(selected_fields),
-        )
+        # The only attributes of an instance that the library reads; a subclass may replace all others.
+        self._smalti_func, self._smalti_edited = func, _edited(edit_fields or ())
+        self._smalti_removed: Sequence[str] = list(removed_fields or ())
+        self._smalti_selected = None if selected_fields is None else list(selected_fields)
 
-    @Replaceable
-    def func(self) -> Callable[[Any], Any] | None:
-        """The function on a DataFrame, or None."""
-        return self._smalti.func
-
-    @func.setter
-    def _set_func(self, value: Any) -> None:
-        self._smalti = replace(self._smalti, func=value)
+    func: Replaceable[Callable[[Any], Any] | None] = Replaceable(attrgetter("_smalti_func"), assigned="_smalti_func")
+    """The function on a DataFrame, or None."""
+    removed_fields: Replaceable[Sequence[str]] = Replaceable(attrgetter("_smalti_removed"), assigned="_smalti_removed")
+    """Columns to remove."""
+    selected_fields: Replaceable[Sequence[str] | None] = Replaceable(
+        attrgetter("_smalti_selected"), assigned="_smalti_selected"
+    )
+    """Columns to keep."""
 
     @Replaceable
     def edit_fields(self) -> Sequence[EditField]:
         """Columns that `func` adds or whose type it changes."""
-        return self._smalti.edit_fields
+        return self._smalti_edited
 
     @edit_fields.setter
     def _set_edit_fields(self, value: Any) -> None:
-        self._smalti = replace(self._smalti, edit_fields=_edited(value))
-
-    @Replaceable
-    def removed_fields(self) -> Sequence[str]:
-        """Columns to remove."""
-        return self._smalti.removed_fields
-
-    @removed_fields.setter
-    def _set_removed_fields(self, value: Any) -> None:
-        self._smalti = replace(self._smalti, removed_fields=value)
-
-    @Replaceable
-    def selected_fields(self) -> Sequence[str] | None:
-        """Columns to keep."""
-        return self._smalti.selected_fields
-
-    @selected_fields.setter
-    def _set_selected_fields(self, value: Any) -> None:
-        self._smalti = replace(self._smalti, selected_fields=value)
+        self._smalti_edited = _edited(value)
 
 
 def transform_of(spec: Any) -> RowTransform:
@@ -120,7 +100,7 @@ def transform_of(spec: Any) -> RowTransform:
         ValueError: `spec` is not a TransformSpec.
     """
     if isinstance(spec, TransformSpec):
-        return spec._smalti
+        return RowTransform(spec._smalti_func, spec._smalti_edited, spec._smalti_removed, spec._smalti_selected)
     if not hasattr(spec, "edit_fields"):
         raise ValueError(f"`transform_spec` must be a TransformSpec, found {type(spec).__name__}.")
     return RowTransform(spec.func, _edited(spec.edit_fields), spec.removed_fields, spec.selected_fields)

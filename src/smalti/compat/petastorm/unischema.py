@@ -6,7 +6,7 @@ schemas, and Spark's types.
 
 import re
 from collections import OrderedDict, namedtuple
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -79,12 +79,7 @@ class Unischema:
         Raises:
             ValueError: `fields` has other elements, or a field of another schema.
         """
-        _check_patterns(fields)
-        for field in fields:
-            if isinstance(field, UnischemaField) and field.name not in self.fields:
-                raise ValueError(f"field {field.name!r} does not belong to the schema {self}.")
-        names = _matching(self.fields, fields)
-        return Unischema(f"{self._name}_view", [self.fields[name] for name in names])
+        return Unischema(f"{self._name}_view", [self.fields[name] for name in _matching(self.fields, fields)])
 
     @cached_property
     def namedtuple(self) -> Any:
@@ -129,15 +124,9 @@ def chosen_columns(names: Sequence[str], patterns: Sequence[str | UnischemaField
     """
     if patterns is None:
         return list(names)
-    _check_patterns(patterns)
+    chosen = _matching(names, patterns)
     if not patterns:  # as in Petastorm
         return list(names)
-    unknown = [each.name for each in patterns if isinstance(each, UnischemaField) and each.name not in names]
-    if unknown:
-        raise ValueError(
-            f"there is no column {unknown[0]!r}, which `schema_fields` names; the columns are {', '.join(names)}."
-        )
-    chosen = _matching(names, patterns)
     if not chosen:
         raise NoMatchingFields(
             f"no column matches `schema_fields` {list(patterns)}; the columns are {', '.join(names)}. A pattern must "
@@ -146,16 +135,20 @@ def chosen_columns(names: Sequence[str], patterns: Sequence[str | UnischemaField
     return chosen
 
 
-def _check_patterns(patterns: Any) -> None:
+def _matching(names: Collection[str], patterns: Any) -> list[str]:
+    """Return the names that are fields of the list or fully match one of its patterns, in their own order."""
     is_list = isinstance(patterns, Iterable) and not isinstance(patterns, str)
     if not is_list or not all(isinstance(each, str | UnischemaField) for each in patterns):
         raise ValueError(
             f"`schema_fields` must be a list of regular expressions or UnischemaFields, found {patterns!r}; NGram is "
             "not supported (docs/petastorm.md)."
         )
-
-
-def _matching(names: Any, patterns: Sequence[str | UnischemaField]) -> list[str]:
+    unknown = [each.name for each in patterns if isinstance(each, UnischemaField) and each.name not in names]
+    if unknown:
+        raise ValueError(
+            f"there is no column {unknown[0]!r}, which `schema_fields` names: the field does not belong to the schema, "
+            f"whose columns are {', '.join(names)}."
+        )
     texts = [re.escape(each.name) if isinstance(each, UnischemaField) else each for each in patterns]
     try:
         compiled = [re.compile(each) for each in texts]

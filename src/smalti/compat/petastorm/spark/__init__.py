@@ -22,8 +22,7 @@ from smalti.compat.petastorm.reading.parquet import ParquetSet, open_set
 from smalti.compat.petastorm.reading.sources import open_folder
 from smalti.compat.petastorm.spark.converted_folders import (
     PARENT_CACHE_DIR_URL_CONF,
-    ConversionOptions,
-    DataFramePlan,
+    Conversion,
     databricks_path,
     delete_at_exit,
     delete_folder,
@@ -48,15 +47,6 @@ _CODECS = ("uncompressed", "gzip", "lz4", "snappy", "zstd")
 _NOT_IN_PARQUET = ("bzip2", "deflate")
 
 
-def _checked_codec(codec: str | None) -> str:
-    """Return the name of a compression codec as Spark's Parquet writer expects it."""
-    chosen = (codec or "uncompressed").lower()
-    if chosen in _CODECS:
-        return chosen
-    hint = " Petastorm lists it, but Parquet does not support it." if chosen in _NOT_IN_PARQUET else ""
-    raise RuntimeError(f"`compression_codec` must be None or one of {', '.join(_CODECS)}, found {codec!r}.{hint}")
-
-
 def converted(df: Any, dtype: str | None) -> Any:
     """Return the DataFrame with ML and MLlib vectors as arrays, and with its floating-point columns cast to `dtype`."""
     from pyspark.sql.types import ArrayType, DoubleType, FloatType
@@ -66,7 +56,9 @@ def converted(df: Any, dtype: str | None) -> Any:
     changed: list[str] = []
     for field in df.schema.fields:
         column = df[f"`{field.name.replace('`', '``')}`"]
-        if _is_vector(field.dataType):
+        # A vector of ML or MLlib, of which neither is imported here.
+        module = type(field.dataType).__module__
+        if type(field.dataType).__name__ == "VectorUDT" and module.startswith("pyspark.ml"):
             from pyspark.ml.functions import vector_to_array
 
             column = vector_to_array(column, dtype or "float64")
@@ -82,11 +74,6 @@ def converted(df: Any, dtype: str | None) -> Any:
     if changed:
         _log.warning("floating-point columns become %s: %s", dtype, ", ".join(changed))
     return df.select(*columns)
-
-
-def _is_vector(kind: Any) -> bool:
-    """Return whether a type is a vector of ML or MLlib, without importing either."""
-    return type(kind).__name__ == "VectorUDT" and type(kind).__module__.startswith("pyspark.ml")
 
 
 def _driver_session(df: Any) -> Any:
@@ -366,52 +353,39 @@ def make_spark_converter(
         return _converter(url, open_set(url, storage_options), is_owned=False)
     session = _driver_session(df)
     parent = parent_folder(session)
-    codec = _checked_codec(compression_codec)
+    codec = (compression_codec or "uncompressed").lower()
+    if codec not in _CODECS:
+        hint = " Petastorm lists it, but Parquet does not support it." if codec in _NOT_IN_PARQUET else ""
+        raise RuntimeError(
+            f"`compression_codec` must be None or one of {', '.join(_CODECS)}, found {compression_codec!r}.{hint}"
+        )
     if dtype is not None and dtype not in _PRECISIONS:
         raise ValueError(f"`dtype` must be 'float32', 'float64' or None, found {dtype!r}.")
-    conversion = ConversionOptions(parent, group_bytes, codec, dtype, keep)
     open_folder(parent, storage_options)  # fail before writing if the address cannot be read
     from smalti.spark.lineage import source_of, write_id_of
 
     source = source_of(df)
-    plan = DataFramePlan.of(df, source)
+    conversion = Conversion.of(df, source, parent, (group_bytes, codec, dtype, keep))
     identity = {"converter": 1, "row_group_bytes": group_bytes, "codec": codec, "dtype": dtype}
     key = write_id_of(source, identity) if keep else None
-    url = reuse_or_write(
-        conversion, plan, key, lambda: _write(df, conversion, plan.application, storage_options), storage_options
-    )
+
+    def write() -> str:
+        # Local time of the driver, to help people who clean up leftovers.
+        stamp = datetime.now().strftime("%Y%m%d%H%M%S")  # noqa: DTZ005 -- as Petastorm names them
+        url = f"{parent}/{stamp}-appid-{conversion.application}-{uuid.uuid4()}"
+        writer = converted(df, dtype).write.option("compression", codec).option("parquet.block.size", group_bytes)
+        try:
+            writer.parquet(url)
+        except BaseException:
+            with suppress(SmaltiError, OSError):  # report the error of the write
+                delete_folder(url, storage_options)
+            raise
+        if not keep:
+            delete_at_exit(url, storage_options)
+        return url
+
+    url = reuse_or_write(conversion, key, write, storage_options)
     found = open_set(url, storage_options)
-    _warn_of_small_files(found)
-    return _converter(url, found, is_owned=True)
-
-
-def _write(df: Any, conversion: ConversionOptions, application: str, options: Mapping[str, Any] | None) -> str:
-    # Local time of the driver, to help people who clean up leftovers.
-    stamp = datetime.now().strftime("%Y%m%d%H%M%S")  # noqa: DTZ005 -- as Petastorm names them
-    url = f"{conversion.parent}/{stamp}-appid-{application}-{uuid.uuid4()}"
-    rows = converted(df, conversion.dtype)
-    try:
-        (
-            rows.write.option("compression", conversion.codec)
-            .option("parquet.block.size", conversion.row_group_bytes)
-            .parquet(url)
-        )
-    except BaseException:
-        with suppress(SmaltiError, OSError):  # report the error of the write
-            delete_folder(url, options)
-        raise
-    if not conversion.keep:
-        delete_at_exit(url, options)
-    return url
-
-
-def _converter(url: str, found: ParquetSet, *, is_owned: bool) -> SparkDatasetConverter:
-    places = [found.source.locate(footer.key) for footer in found.footers]
-    urls = [place if ":" in place.split("/", maxsplit=1)[0] else f"file://{place}" for place in places]
-    return SparkDatasetConverter(url, urls, found.num_rows, is_owned=is_owned)
-
-
-def _warn_of_small_files(found: ParquetSet) -> None:
     sizes = [footer.num_bytes for footer in found.footers]
     if len(sizes) > 1 and (median := statistics.median_high(sizes)) < _SMALL_FILE_BYTES:
         _log.warning(
@@ -422,6 +396,13 @@ def _warn_of_small_files(found: ParquetSet) -> None:
             median,
             sum(sizes),
         )
+    return _converter(url, found, is_owned=True)
+
+
+def _converter(url: str, found: ParquetSet, *, is_owned: bool) -> SparkDatasetConverter:
+    places = [found.source.locate(footer.key) for footer in found.footers]
+    urls = [place if ":" in place.split("/", maxsplit=1)[0] else f"file://{place}" for place in places]
+    return SparkDatasetConverter(url, urls, found.num_rows, is_owned=is_owned)
 
 
 serve(__name__, "spark_dataset_converter")

@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,7 +41,8 @@ def parent_folder(session: Any) -> str:
         if not parts.scheme:
             raise ValueError(f"{name} is {url!r}, an address without a scheme: prepend file:// for a local folder.")
         is_shared = parts.scheme != "file" or parts.path.startswith(("/dbfs/", "/Volumes/"))
-        if _on_databricks() and not is_shared and not _is_local(session):
+        is_local = str(session.conf.get("spark.master", "")).strip().lower().startswith("local")
+        if _on_databricks() and not is_shared and not is_local:
             _log.warning(
                 "%s is %s, a folder of one machine, and this cluster has several: give 'file:/dbfs/...' or "
                 "'/Volumes/...', unless a shared disk is mounted there on all of them.",
@@ -54,10 +55,6 @@ def parent_folder(session: Any) -> str:
         f'the driver, the executors and the trainers can read: spark.conf.set("{PARENT_CACHE_DIR_URL_CONF}", '
         '"file:///dbfs/tmp/converted").'
     )
-
-
-def _is_local(session: Any) -> bool:
-    return str(session.conf.get("spark.master", "")).strip().lower().startswith("local")
 
 
 def databricks_path(url: str) -> str:
@@ -90,98 +87,82 @@ Files = frozenset[tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class ConversionOptions:
-    """Options that must be equal for the files of an earlier conversion to be reused."""
+class Conversion:
+    """A DataFrame's plan and how it is written, kept without the DataFrame so that cached input can be freed."""
 
     parent: str
-    row_group_bytes: int
-    codec: str
-    dtype: str | None
-    keep: bool
-
-
-@dataclass(frozen=True)
-class DataFramePlan:
-    """A DataFrame's plan, kept without the DataFrame so that cached input can be freed."""
-
-    application: str
-    """Identifier of the Spark application; plans of different applications cannot be compared."""
-    plan: Any
-    """The analysed plan on a classic session; with Spark Connect, where a plan is only a message, the DataFrame."""
-    is_connect: bool
+    """Folder of the folders."""
+    settings: tuple[Any, ...]
+    """Options that must be equal for the files of an earlier conversion to be reused."""
     source: Any
     """Identity of the source files: equal plans over changed files are not equal."""
+    application: str
+    """Identifier of the Spark application; plans of different applications cannot be compared."""
+    is_connect: bool
+    plan: Any = field(compare=False)
+    """The analysed plan on a classic session; with Spark Connect, where a plan is only a message, the DataFrame."""
 
     @classmethod
-    def of(cls, df: Any, source: Any) -> "DataFramePlan":
-        """Return the plan of a DataFrame."""
+    def of(cls, df: Any, source: Any, parent: str, settings: tuple[Any, ...]) -> "Conversion":
+        """Return the conversion of a DataFrame."""
         session = df.sparkSession
         if hasattr(df, "_jdf"):
             plan = df._jdf.queryExecution().analyzed()
-            return cls(str(session.sparkContext.applicationId), plan, is_connect=False, source=source)
+            return cls(parent, settings, source, str(session.sparkContext.applicationId), is_connect=False, plan=plan)
         application = session.conf.get("spark.app.id", None) or session.session_id
-        return cls(str(application), df, is_connect=True, source=source)
+        return cls(parent, settings, source, str(application), is_connect=True, plan=df)
 
-    def equals(self, other: "DataFramePlan") -> bool:
-        """Return whether Spark finds that both plans give the same rows."""
-        if (self.application, self.is_connect, self.source) != (other.application, other.is_connect, other.source):
-            return False
-        same = self.plan.sameSemantics(other.plan) if self.is_connect else self.plan.sameResult(other.plan)
-        return bool(same)
+    def equals(self, other: "Conversion") -> bool:
+        """Return whether the options are equal, and Spark finds that both plans give the same rows."""
+        is_same = "sameSemantics" if self.is_connect else "sameResult"
+        return self == other and bool(getattr(self.plan, is_same)(other.plan))
 
 
-_written_folders: dict[str, tuple[ConversionOptions, DataFramePlan, Files]] = {}
-"""Options, plan and files of each folder that this process wrote or found."""
+_written_folders: dict[str, tuple[Conversion, Files]] = {}
+"""Conversion and files of each folder that this process wrote or found."""
 _lock = threading.RLock()
 _NOTES_FOLDER = "_kept"
 
 
 def reuse_or_write(
-    conversion: ConversionOptions,
-    plan: DataFramePlan,
-    key: str | None,
-    write: Callable[[], str],
-    options: Mapping[str, Any] | None,
+    conversion: Conversion, key: str | None, write: Callable[[], str], options: Mapping[str, Any] | None
 ) -> str:
     """Return the folder of an equal DataFrame whose files are unchanged, or else the result of `write()`.
 
-    With a key, an earlier program may have kept the folder, and a note about this one is written. Thread-safe: of
-    several threads that convert equal DataFrames, one writes.
+    With a key, an earlier program may have kept the folder, and a note about this one is written beside the folders.
+    Thread-safe: of several threads that convert equal DataFrames, one writes.
 
     Raises:
         StoreError: the note could not be written.
     """
+    parent = conversion.parent
     with _lock:
-        for url, (its_conversion, its_plan, files) in list(_written_folders.items()):
-            if its_conversion == conversion and its_plan.equals(plan):
+        for url, (earlier, files) in list(_written_folders.items()):
+            if earlier.equals(conversion):
                 if _files_of(url, options) == files:
                     return url
-                del _written_folders[url]  # removed or changed since
-        kept = None if key is None else find_kept_folder(conversion.parent, key, options)
+                _written_folders.pop(url, None)  # removed or changed since
+        kept = None if key is None else find_kept_folder(parent, key, options)
         if kept is not None and _files_of(kept[0], options) == kept[1]:
             url, files = kept
         else:
             url = write()
             files = _files_of(url, options)
             if key is not None:
-                _keep_folder(conversion.parent, key, url, files, options)
-        _written_folders[url] = (conversion, plan, files)
+                source = open_folder(parent, options)
+                if isinstance(source, ArrowSource):
+                    raise StoreError(
+                        f"{parent}: `keep=True` needs a folder that Smalti's stores can write; HDFS is not supported.",
+                        url=parent,
+                    )
+                note = {"folder": url.rpartition("/")[2], "files": sorted(files)}
+                source.put(f"{_NOTES_FOLDER}/{key}.json", json.dumps(note).encode())
+        _written_folders[url] = (conversion, files)
         return url
 
 
 def _files_of(url: str, options: Mapping[str, Any] | None) -> Files:
     return frozenset((info.key, info.num_bytes) for info in open_folder(url, options).list())
-
-
-def _keep_folder(parent: str, key: str, url: str, files: Files, options: Mapping[str, Any] | None) -> None:
-    """Write a note beside the folders that this folder holds the DataFrame of `key`."""
-    source = open_folder(parent, options)
-    if isinstance(source, ArrowSource):
-        raise StoreError(
-            f"{parent}: `keep=True` needs a folder that Smalti's stores can write; HDFS is not supported.", url=parent
-        )
-    note = {"folder": url.rpartition("/")[2], "files": sorted(files)}
-    source.put(f"{_NOTES_FOLDER}/{key}.json", json.dumps(note).encode())
 
 
 def find_kept_folder(parent: str, key: str, options: Mapping[str, Any] | None) -> tuple[str, Files] | None:
@@ -203,9 +184,9 @@ def find_kept_folder(parent: str, key: str, options: Mapping[str, Any] | None) -
     return f"{parent}/{folder}", files
 
 
-_delete_lock = threading.Lock()
 _at_exit: dict[str, tuple[int, Mapping[str, Any] | None]] = {}
 """Folders to remove at the end of the program, with the id of the process that wrote them and its options."""
+_handlers: list[Callable[[str], None]] = []
 
 
 def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
@@ -227,26 +208,8 @@ def delete_folder(url: str, options: Mapping[str, Any] | None = None) -> None:
     Raises:
         StoreError: the folder could not be removed.
     """
-    with _lock:
-        _written_folders.pop(url, None)
-    with _delete_lock:
-        _at_exit.pop(url, None)
-    _remove(url, options)
-
-
-def delete_at_exit(url: str, options: Mapping[str, Any] | None = None) -> None:
-    """Remove the folder when this process ends; a failure is then a warning in the log."""
-    with _delete_lock:
-        if not _at_exit:
-            atexit.unregister(_delete_all)
-            atexit.register(_delete_all)
-        _at_exit[url] = (os.getpid(), options)
-
-
-_handlers: list[Callable[[str], None]] = []
-
-
-def _remove(url: str, options: Mapping[str, Any] | None) -> None:
+    _written_folders.pop(url, None)
+    _at_exit.pop(url, None)
     if _handlers:
         _handlers[0](url)
         return
@@ -261,14 +224,19 @@ def _remove(url: str, options: Mapping[str, Any] | None) -> None:
             delete_own(source, info.key)
 
 
+def delete_at_exit(url: str, options: Mapping[str, Any] | None = None) -> None:
+    """Remove the folder when this process ends, before what was registered until now; a failure is then a warning."""
+    if not _at_exit:
+        atexit.unregister(_delete_all)
+        atexit.register(_delete_all)
+    _at_exit[url] = (os.getpid(), options)
+
+
 def _delete_all() -> None:
-    with _delete_lock:
-        folders = list(_at_exit.items())
-        _at_exit.clear()
-    for url, (pid, options) in folders:
+    for url, (pid, options) in list(_at_exit.items()):
         if pid != os.getpid():  # inherited by a fork
             continue
         try:
-            _remove(url, options)
+            delete_folder(url, options)
         except Exception as error:  # noqa: BLE001 -- best effort at exit; the log names the folder
             _log.warning("could not remove %s, which a converter wrote: %s", url, error)
