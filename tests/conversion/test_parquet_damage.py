@@ -1,6 +1,7 @@
 """Parquet files that are encrypted, damaged, incomplete or not what their folder says: errors that name them."""
 
 import base64
+import errno
 import io
 
 import pyarrow as pa
@@ -128,6 +129,17 @@ DAMAGED = {
 def test_a_damaged_footer_is_an_error_that_names_the_file(tmp_path, data):
     (tmp_path / "a.parquet").write_bytes(data)
     with pytest.raises(FormatError, match=r"a\.parquet cannot be read as Parquet"):
+        convert(tmp_path / "a.parquet", tmp_path / "set", processes=1)
+
+
+def test_a_file_that_cannot_be_opened_is_not_called_damaged(tmp_path, monkeypatch):
+    write(tmp_path / "a.parquet", id=[1])
+
+    def refuse(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(pa, "OSFile", refuse)
+    with pytest.raises(SmaltiError, match=r"a\.parquet cannot be opened: .*Too many open files"):
         convert(tmp_path / "a.parquet", tmp_path / "set", processes=1)
 
 

@@ -217,3 +217,17 @@ def test_a_dataset_that_can_only_be_iterated_is_refused_with_what_to_do():
 
     with pytest.raises(SchemaError, match=r"found a IterableDataset.*without `streaming=True`"):
         read(IterableDataset())
+
+
+def test_a_value_of_a_dict_of_datasets_is_read_as_a_dataset_whatever_module_its_class_is_of():
+    class DatasetDict(dict):
+        """Has of theirs what `convert` looks at."""
+
+        __module__ = "datasets.dataset_dict"
+        with_format = None
+
+    class Derived:
+        """A class of the caller's, derived of theirs."""
+
+    with pytest.raises(SchemaError, match="found a Derived"):
+        read(DatasetDict(train=Derived()))

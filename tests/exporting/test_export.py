@@ -15,7 +15,7 @@ from PIL import Image
 from smalti.catalog import load_manifest, verify
 from smalti.conversion import convert
 from smalti.errors import CatalogError, ChecksumMismatch, FormatError, SchemaError, StoreError, StoreNotFound
-from smalti.exporting import export
+from smalti.exporting import export, steps
 from smalti.exporting.webdataset import header
 from smalti.writer import MDSWriter
 from tests.shard_sets import write_set
@@ -373,3 +373,20 @@ def test_headers_of_members_are_those_of_tarfile():
         info = tarfile.TarInfo(name)
         info.size = size
         assert header(name.encode(), size) == info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def test_memory_holds_one_row_group_of_parquet(tmp_path, monkeypatch):
+    monkeypatch.setattr(steps, "_ROW_GROUP_BYTES", 1 << 21)
+    before, held = pa.total_allocated_bytes(), []
+
+    class Reader:
+        schema = pa.schema([("number", pa.int64())])
+
+        def batches(self, count):
+            for _ in range(count):
+                held.append(pa.total_allocated_bytes() - before)
+                yield pa.record_batch([pa.repeat(pa.scalar(1), 1 << 17)], schema=self.schema)
+
+    steps._write_parquet(tmp_path / "a.parquet", Reader(), [3, 3], "none")
+    assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 3
+    assert max(held) < 1 << 21  # one batch of the two of a group, and nothing of the group before

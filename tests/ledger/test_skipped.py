@@ -158,6 +158,7 @@ def test_a_line_that_names_another_sample_than_was_planned_is_wrong(tmp_path, mo
         '{"skipped":[[1,true,"a","b"]],"step":0,"epoch":0}',
         '{"skipped":[[-1,2,"a","b"]],"step":0,"epoch":0}',
         '{"skipped":{"1":2},"step":0,"epoch":0}',
+        '{"skipped":5,"step":0,"epoch":0}',
         '{"skipped":[],"epoch":0}',
         '{"skipped":[[1,2,"a","b"]],"step":0,"epoch":7}',
         '{"skipped":[[1,2,"a","b"]],"step":-1,"epoch":0}',

@@ -1,8 +1,13 @@
 """Numbers of shards with added columns, against literals worked out by hand."""
 
+import pickle
+
 import numpy as np
 
-from smalti.stream.opened import align_shards, with_aligned
+from smalti.stream import StreamOptions
+from smalti.stream.opened import JoinedCache, align_shards, with_aligned
+from smalti.stream.shard_set import find_shard_set
+from tests.shard_sets import write_set
 
 # Three streams of 3, 2 and 2 shards; columns were added twice to the first, never to the second, once to the third:
 #   streams 0 1 2 | 3 4 | 5 6     additions to the first 7 8 9 and 10 11 12     to the third 13 14
@@ -18,3 +23,11 @@ def test_shards_are_followed_by_their_aligned_shards_with_the_place_of_each():
     assert shards.tolist() == [6, 14, 0, 7, 10, 4, 0, 7, 10]
     assert places.tolist() == [0, 0, 1, 1, 1, 2, 3, 3, 3]
     assert [part.tolist() for part in with_aligned(ALIGNED, np.zeros(0, np.int64))] == [[], []]
+
+
+def test_a_pickled_cache_has_no_number_for_each_shard(tmp_path):
+    (source,) = find_shard_set(StreamOptions(str(write_set(tmp_path / "set", 10)))).sources
+    cache = JoinedCache(source, limit=None, num_shards=[100_000, 2], num_added=[1, 2])
+    pickled = pickle.dumps(cache)
+    assert len(pickled) < 10_000
+    assert np.array_equal(pickle.loads(pickled).aligned, cache.aligned)

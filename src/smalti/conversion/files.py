@@ -8,7 +8,8 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -301,13 +302,16 @@ def open_random(store: Files, key: str, num_bytes: int) -> pa.NativeFile:
     path = store.local_path(key)
     if path is None:
         return pa.PythonFile(_Ranges(store, key, num_bytes), mode="r")
-    _open_local(store, key, path).close()
-    return pa.OSFile(str(path), "rb")
+    with _opening(store, key):
+        open_regular(path).close()
+        return pa.OSFile(str(path), "rb")
 
 
-def _open_local(store: Files, key: str, path: Path) -> io.BufferedReader:
+@contextmanager
+def _opening(store: Files, key: str) -> Iterator[None]:
+    """Raise an error that names the file if a local one cannot be opened."""
     try:
-        return open_regular(path)
+        yield
     except FileNotFoundError as error:
         raise StoreNotFound(f"{store.locate(key)} does not exist", key=key) from error
     except OSError as error:
@@ -393,7 +397,8 @@ class StoredFile:
         """
         path = self.store.local_path(self.key)
         if path is not None:
-            return _open_local(self.store, self.key, path)
+            with _opening(self.store, self.key):
+                return open_regular(path)
         return io.BufferedReader(_Ranges(self.store, self.key, self.num_bytes), _BUFFER_BYTES)
 
 

@@ -366,11 +366,11 @@ def _copy_plain(transfer: Transfer, content: Content, split: str | None) -> Copy
             url=transfer.target.url,
         )
     files = list(content.files())
-    sizes = {info.key: info.num_bytes for info in transfer.target.list()}
-    missing = [  # names of plain sets are not unique, so that hashes must agree
-        file
-        for file in files
-        if not file.hashes or sizes.get(file.basename) != file.num_bytes or not is_whole(transfer.target, file)
+    named = {file.basename for file in files if file.hashes}  # names are not unique, so that hashes must agree
+    listed = transfer.target.list() if named else ()
+    sizes = {info.key: info.num_bytes for info in listed if info.key in named}
+    missing = [
+        file for file in files if sizes.get(file.basename) != file.num_bytes or not is_whole(transfer.target, file)
     ]
     if not transfer.dry_run:
         transfer.run(missing)

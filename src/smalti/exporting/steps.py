@@ -384,6 +384,7 @@ def _write_parquet(path: Path, reader: ArrowReader, spans: Iterable[RowSpan], co
                 num_bytes += batch.nbytes
             table = pa.Table.from_batches(group, schema)
             writer.write_table(table, row_group_size=max(1, table.num_rows))
+            del group, batch, table  # before the next group is read
 
 
 def _is_image(field: pa.Field) -> bool:

@@ -309,12 +309,12 @@ def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
     """
     file: RankFile | None = None
     for number, line in enumerate(records.read_lines(path), 1):
-        where = f"{path}, line {number}"
         if not line.endswith(b"\n"):
             if file is None:
                 raise FormatError(f"{path}: its first line is cut off; the rank died before it began.")
             file.is_truncated = len(line) <= records.MAX_LINE_BYTES
-            file.damage = None if file.is_truncated else f"{where}: longer than {records.MAX_LINE_BYTES} bytes."
+            if not file.is_truncated:
+                file.damage = f"{path}, line {number}: longer than {records.MAX_LINE_BYTES} bytes."
             return file
         try:
             if file is None:
@@ -324,7 +324,7 @@ def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
         except FormatError as fault:
             if file is None:
                 raise FormatError(f"{path}: {fault}", path=str(path)) from fault
-            file.damage = f"{where}: {fault}"
+            file.damage = f"{path}, line {number}: {fault}"
             return file
         file.num_bytes += len(line)
     if file is None:

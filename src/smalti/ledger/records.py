@@ -229,8 +229,9 @@ def parse_skipped(line: bytes) -> RecordedStep:
     """
     fields = parse_line(line)
     samples = fields.get("skipped")
-    forms = [list(map(type, each)) if isinstance(each, list) else None for each in samples or ()]
-    if not isinstance(samples, list) or any(form != [int, int, str, str] for form in forms):
+    if not isinstance(samples, list) or not all(
+        isinstance(each, list) and list(map(type, each)) == [int, int, str, str] for each in samples
+    ):
         raise FormatError("`skipped` is not a list of [position, sample id, shard, cause].")
     positions = _numbers({"position": [each[0] for each in samples]}, "position")
     ids = _numbers({"sample id": [each[1] for each in samples]}, "sample id")

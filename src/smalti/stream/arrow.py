@@ -132,7 +132,7 @@ class ArrowReader:
         plain = cls(found.store, found.columns, logical, chosen, as_stored)
         plain._check_columns(found)
         known = dict(first_arrays or {})
-        candidates = () if as_stored else found.columns if names is None else names
+        candidates = () if as_stored else found.columns if chosen is None else chosen
         unclear = [name for name in candidates if name not in known and _has_unknown_axes(found.columns.get(name, ""))]
         known |= _first_arrays(found, unclear) if unclear else {}
         reader = replace(plain, first_arrays=known)

@@ -334,8 +334,8 @@ def _cache_of(sets: tuple[ShardSet, ...], limit: int | None) -> ShardCache:
     added = [source for each in sets for source in each.sources[1:]]
     if not added:
         return ShardCache(*sources, limit=limit)
-    aligned = align_shards([len(each.shards) for each in sets], [len(each.added) for each in sets])
-    return JoinedCache(*sources, *added, limit=limit, aligned=aligned)
+    num_shards, num_added = [len(each.shards) for each in sets], [len(each.added) for each in sets]
+    return JoinedCache(*sources, *added, limit=limit, num_shards=num_shards, num_added=num_added)
 
 
 def align_shards(num_shards: Sequence[int], num_added: Sequence[int]) -> Ids:
@@ -369,9 +369,12 @@ def with_aligned(aligned: Ids, shards: Ids) -> tuple[Ids, Ids]:
 class JoinedCache(ShardCache):
     """A cache that plans, fetches and counts each shard together with the shards aligned with it."""
 
-    def __init__(self, *sources: ShardSource, limit: int | None, aligned: Ids) -> None:
+    def __init__(
+        self, *sources: ShardSource, limit: int | None, num_shards: Sequence[int], num_added: Sequence[int]
+    ) -> None:
         """As `ShardCache`; the sources are the streams', then those of added columns, as in `align_shards`."""
-        self.aligned = aligned
+        self._counts = num_shards, num_added
+        self.aligned = align_shards(*self._counts)
         super().__init__(*sources, limit=limit)
 
     def plan(
@@ -404,7 +407,11 @@ class JoinedCache(ShardCache):
         return sums[0].tolist(), sums[1].tolist()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "aligned": self.aligned}
+        return {**super().__getstate__(), "_counts": self._counts}  # `aligned` has a number for each shard
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.aligned = align_shards(*state["_counts"])
+        super().__setstate__(state)
 
 
 def _uses_with_aligned(aligned: Ids, uses: Uses) -> Uses:

@@ -160,12 +160,13 @@ class _Compaction:
             Otherwise: as for `ShardCopier.copy`.
         """
         base, entries, sources = self._base.manifest, self._base.entries, self._sources
-        if newest.version != base.version:
+        if newest is not base:
             is_same = columns_of(newest.sidecars) == entries
             if not is_same or tuple(newest.shards[: len(base.shards)]) != tuple(base.shards):
                 raise CommitConflict(
                     f"{self._store.url}: this compaction was made from version {base.version}, and version "
-                    f"{newest.version} has other shards; nothing of it is visible. Do it again from the newest",
+                    f"{newest.version} has other shards or columns; nothing of it is visible. Do it again from the "
+                    "newest",
                     version=base.version,
                     write_id=self.copier.write_id,
                 )

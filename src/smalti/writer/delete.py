@@ -176,7 +176,7 @@ class _Deletion:
 
         A version that others have published in the meantime is searched, too; None if they have deleted the samples.
         """
-        if base.version != self.content.manifest.version:
+        if base is not self.content.manifest:
             _check_deletable(self.store, base)
             self._search(base)
             if not self.num_samples:

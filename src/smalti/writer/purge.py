@@ -263,8 +263,7 @@ class Purge:
         Raises:
             CatalogError: a version cannot be searched, or has a tag.
         """
-        newest, *_ = self._openable()
-        going = self._to_retire()
+        newest, going = self._newest(), self._to_retire()
         unknown = sorted(
             version for version, (_, count) in going.items() if count is None and version not in newest.expired
         )
@@ -288,7 +287,7 @@ class Purge:
         retired = self._to_retire()
         done = self._retire(retired, dry_run=True)
         if num_matched:
-            newest, *_ = self._openable()
+            newest = self._newest()
             retired[newest.version] = newest, num_matched
         settled = dict.fromkeys(self._tags_of(retired), "in the way, unless it is removed or moved")
         return self._report(retired, done, {}, settled, None)

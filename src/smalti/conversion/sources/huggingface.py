@@ -58,7 +58,8 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     """
     wanted_split = options.settings_of("Hugging Face datasets", "split").get("split")
     if isinstance(place, Mapping):
-        place = place[_chosen_split("the DatasetDict", list(place), wanted_split)]
+        split = _chosen_split("the DatasetDict", list(place), wanted_split)
+        return _of_dataset(place[split], options.columns)
     if _is_dataset(place):
         return _of_dataset(place, options.columns)
     return _of_folder(open_store(place, options.storage_options), options.columns, wanted_split)

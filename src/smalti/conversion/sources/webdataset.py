@@ -70,6 +70,14 @@ class MemberType:
         written = pa.string() if self.form == "text" else pa.int64() if is_number else self.field.type
         return pa.array(values, written).cast(self.field.type)
 
+    def holds(self, content: bytes | None) -> bool:
+        """Return whether a content is such a value."""
+        try:
+            self.array([content])
+        except _UNFIT:
+            return False
+        return True
+
     def _value(self, content: bytes) -> Any:
         """Return the value of a member's content.
 
@@ -320,11 +328,7 @@ class TarPart(PartOfFile):
             try:
                 arrays.append(each.array(contents))
             except _UNFIT as error:  # noqa: PERF203 -- one for each column
-                for place, content in enumerate(contents):  # noqa: B007 -- used after the loop
-                    try:
-                        each.array([content])
-                    except _UNFIT:  # noqa: PERF203 -- the first one that fails ends the loop
-                        break
+                place = next((row for row, content in enumerate(contents) if not each.holds(content)), 0)
                 raise SchemaError(
                     f"{self.file.url}, sample {keys[place]!r:.200}: the member .{each.ending} is not of type "
                     f"{each.field.type}: {str(error)[:200]}",
