@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from smalti.catalog.table.arrow import parse_table
+from smalti.catalog.table.arrow import emit_table, parse_table
 from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import IndexFileError
-from smalti.format import FileInfo, ShardInfo
+from smalti.format import FileInfo, Schema, ShardInfo
 from tests.catalog.table.tables import MANY, SCHEMA, bytes_of, edited, file, many_shards, parsed, shard, table_of
 
 PLACES = (1, 16_382, 16_384, MANY - 1)
@@ -255,3 +255,10 @@ def test_an_unsafe_name_among_many_is_refused():
     for name in ("w/.//x", "w//x", "w/./x", "w/../x", "w/x/", "/w/x", "w/..", "w/x/.", "../x", "x\\y"):
         with pytest.raises(IndexFileError):
             parsed(edited(table, 9, raw_name=name))
+
+
+def test_columns_that_shards_have_in_common_are_checked_once():
+    """Not for each split and limit: with a thousand columns, that would take most of the time of opening a set."""
+    table = parsed(emit_table([replace(shard(n, f"split{n}"), size_limit=n) for n in range(50)]))
+    known = table.content.files[0].loaded.known
+    assert [value for value in known.values() if isinstance(value, Schema)] == [SCHEMA]

@@ -58,7 +58,7 @@ def created_bytes(shards: Iterable[ShardInfo]) -> bytes | None:
     """Return the bytes of the file with exactly these shards, if this process has them; they were checked then."""
     files = shards.content.files if isinstance(shards, ShardTable) and shards.is_whole else ()
     content = files[0].loaded if len(files) == 1 else None
-    return bytes(content.data) if content is not None and content.path is None else None
+    return bytes(content.data) if content is not None and content.source is None else None
 
 
 def _columns_of(shards: Iterable[ShardInfo]) -> tuple[list["pa.Table"], Sequence[dict[str, Any]]]:

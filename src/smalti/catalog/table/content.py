@@ -10,6 +10,7 @@ pages that were read are released again.
 
 import hashlib
 import mmap
+import os
 import re
 import struct
 import tempfile
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Buffer = bytes | mmap.mmap
+Source = tuple[Path, tuple[int, int, int, int]]
+"""Path of a mapped file, and its device, inode, size and modification time, by which a changed file is detected."""
 
 _MAGIC = b"ARROW1\0\0"
 _COMPRESSION = (2, 3)  # fields of flatbuffer tables: the header of Message, the compression of RecordBatch
@@ -63,8 +66,8 @@ class TableContent:
     """Name of the file, for messages."""
     data: Buffer
     sha256: str
-    path: Path | None = None
-    """Path of a mapped file of a store, which is pickled instead of the content."""
+    source: Source | None = None
+    """The mapped file of a store, which is pickled instead of the content."""
     known: Known = field(default_factory=dict)
 
     def slice(self, begin: int, end: int) -> "pa.RecordBatch":
@@ -113,27 +116,27 @@ class TableContent:
             self.data.madvise(mmap.MADV_DONTNEED)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        data = bytes(self.data) if self.path is None else None
-        return checked_content, (data, self.where, self.sha256, self.path)
+        return _opened_again, (bytes(self.data) if self.source is None else self.source, self.where, self.sha256)
 
 
 def checked_content(
-    data: Buffer | None, where: str, sha256: str, path: Path | None = None, *, checks_names: bool = True
+    data: Buffer,
+    where: str,
+    sha256: str,
+    source: Source | None = None,
+    *,
+    checks_names: bool = True,
+    is_known: bool = False,
 ) -> TableContent:
-    """Return the content of a file's bytes; without them, those of the local file are mapped.
+    """Return the content of a file's bytes, checked; what `is_known` was checked before.
 
     Without `checks_names`, names and hashes are checked when a row is read, and names that occur twice are not found.
 
     Raises:
-        IndexFileError: the bytes are not those that were published, or their content is invalid; or the local file
-            cannot be mapped.
+        IndexFileError: the bytes are not those that were published, or their content is invalid.
     """
     what = f"shard table {where}"
-    if data is None and path is not None:
-        data = _mapped(path)
-    if data is None:
-        raise IndexFileError(f"{what} cannot be opened here", key=where)
-    found = hashlib.sha256(data).hexdigest()
+    found = sha256 if is_known else hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise IndexFileError(
             f"{what}: expected sha256 {sha256}, found {found}; the object was changed or cut", key=where
@@ -147,8 +150,10 @@ def checked_content(
             )
         names = {*MDS_COLUMNS, *(TEXT_COLUMNS if about["version"] == TEXT_TABLE_VERSION else ())}
         names |= PARTIAL_COLUMNS.keys() & table.column_names
-        columns = columns_of(table, names)
-        content = TableContent(columns, about["schemas"], where, data, sha256, path)
+        columns = columns_of(table, names, is_known=is_known)
+        content = TableContent(columns, about["schemas"], where, data, sha256, source)
+        if is_known:
+            return content
         rows = {*first_of_each_kind(columns).tolist(), *odd_rows(columns, checks_names=checks_names).tolist()}
         shards = [shard for row in sorted(rows) for shard in content.read(row, row + 1)]
         if shards:
@@ -234,19 +239,42 @@ def load_content(
     where = store.locate(key)
     if num_bytes > MAX_TABLE_BYTES:
         raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=key)
-    path = None if in_memory else store.local_path(key)
-    data = None if path is None else _mapped(path)
-    if data is None:  # some network file systems cannot map files; `get_range` raises any other fault
-        data, path = store.get_range(key, 0, num_bytes), None
+    path, data, source = store.local_path(key), None, None
+    if path is not None and not in_memory:
+        with suppress(OSError):  # some network file systems cannot map files; `get_range` raises any other fault
+            data, source = _mapped(path)
+    if data is None:
+        data = store.get_range(key, 0, num_bytes)
         data = data if in_memory else _in_temporary_file(data)
-    return checked_content(data, where, sha256, path, checks_names=checks_names)
+    return checked_content(data, where, sha256, source, checks_names=checks_names)
 
 
-def _mapped(path: Path) -> Buffer | None:
-    """Return a local file as a map; None if it does not exist, or cannot be mapped, such as an empty one."""
-    with suppress(OSError, ValueError), open_regular(path) as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return None
+def _mapped(path: Path) -> tuple[Buffer, Source]:
+    """Return a local file as a map, and what identifies it.
+
+    Raises:
+        OSError: it does not exist, or cannot be mapped.
+    """
+    with open_regular(path) as file:
+        stat = os.fstat(file.fileno())
+        # an empty file cannot be mapped
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if stat.st_size else b""
+    return data, (path, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+
+
+def _opened_again(data: bytes | Source, where: str, sha256: str) -> TableContent:
+    """Return content that was pickled; a mapped file is checked again if it was changed since.
+
+    Raises:
+        IndexFileError: the file cannot be mapped here; or as for `checked_content`.
+    """
+    if isinstance(data, bytes):
+        return checked_content(data, where, sha256, is_known=True)
+    try:
+        mapped, source = _mapped(data[0])
+    except OSError as error:
+        raise IndexFileError(f"shard table {where} cannot be opened here: {error.strerror}", key=where) from error
+    return checked_content(mapped, where, sha256, source, is_known=source == data)
 
 
 def _in_temporary_file(data: bytes) -> Buffer:

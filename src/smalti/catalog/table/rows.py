@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import IndexFileError
-from smalti.format import BlockList, FileInfo, ShardInfo, parse_compression
+from smalti.format import BlockList, FileInfo, Schema, ShardInfo, parse_compression
 from smalti.format.hashing import HASH_NAMES, check_hash_names, hex_length
 from smalti.format.index import MAX_NAME_CHARS, MAX_STORED_BYTES, ONE_FILE_FORMATS, check_basename, parse_schema
 from smalti.format.json_fields import Fields
@@ -30,8 +30,8 @@ Ids = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Row = dict[str, Any]
 """Values by the names in `COLUMNS`."""
-Known = dict[tuple[Any, ...], dict[str, Any]]
-"""The fields of shards that rows of a table have in common, by their values in `_COMMON`: checked and kept once."""
+Known = dict[tuple[Any, ...], Any]
+"""Hash names and schemas that rows of a table have in common, by what they were made of: checked and kept once."""
 
 WORD = "word"
 """The type of dictionary-encoded texts, of which many rows have the same one. The other types are Arrow's."""
@@ -58,7 +58,9 @@ NAMES = tuple(f"{part}_name" for part in _MAX_BYTES)
 """The columns with names of files."""
 _COMMON = ("schema", "partition", "compression", "hash_names", "size_limit", "format", "newline", "separator")
 """Columns in which most rows of a table are equal."""
-_common_in = itemgetter(*_COMMON)
+_hashing_in = itemgetter("compression", "hash_names", "size_limit")
+_layout_in = itemgetter("schema", "format", "newline", "separator")
+_OWN = ("samples", "partition", "compression", "size_limit", "newline", "separator")
 _MAX_WORD_BYTES = 4096
 _UNSAFE_NAME = r"[^A-Za-z0-9._\-/=]|(?:^|/)\.{0,2}(?:/|$)"  # the rule of `check_basename` as a pattern
 _PAIR = "(?:" + "|".join(f'"{name}": "[0-9a-f]{{{hex_length(name)}}}"' for name in sorted(HASH_NAMES)) + ")"
@@ -66,11 +68,11 @@ _HASHES = rf"^\{{(?:{_PAIR}(?:, {_PAIR})*)?\}}$"
 _ONE_HASH = re.compile(r'\{"(\w+)": "([0-9a-f]+)"\}', re.ASCII)  # of nearly every file; faster than a JSON parser
 
 
-def columns_of(table: "pa.Table", names: set[str]) -> "pa.RecordBatch":
+def columns_of(table: "pa.Table", names: set[str], *, is_known: bool) -> "pa.RecordBatch":
     """Return the columns of these names in the order of `COLUMNS`, each in one piece; the others are all null.
 
-    Every offset, index and text of them is checked, so that no access can leave the memory of the table. Columns of
-    words are dictionary-encoded.
+    Every offset, index and text of them is checked, so that no access can leave the memory of the table; not again if
+    it `is_known`. Columns of words are dictionary-encoded.
 
     Raises:
         ValueError: a column has another type, or is damaged; or a word is null, or very long, so that many rows could
@@ -90,7 +92,7 @@ def columns_of(table: "pa.Table", names: set[str]) -> "pa.RecordBatch":
         column = table.column(name)
         if column.type not in accepted.get(kind, (pa.int32(), pa.int64())):
             raise ValueError(f"column {name!r} has the type {str(column.type)[:60]}, not that of {kind}")
-        column.validate(full=True)
+        column.validate(full=not is_known)
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # one chunk is not copied
         if kind == WORD:
             array = array if hasattr(array, "dictionary") else array.dictionary_encode()
@@ -215,13 +217,15 @@ def parse_row(row: Row, schemas: Sequence[dict[str, Any]], known: Known, where: 
         FormatError, SchemaError, CatalogError: the row is invalid.
         KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError: it cannot be read.
     """
-    marks = _common_in(row)
-    common = known.get(marks)
-    if common is None:
-        common = known[marks] = _common_facts(row, schemas, where)
+    hashing, layout = _hashing_in(row), _layout_in(row)
+    if hashing not in known:
+        known[hashing] = _hash_names(hashing, where)
+    if layout not in known:
+        known[layout] = _schema(schemas, layout, where)
+    kind = row["format"] or "mds"
     files: dict[str, Any] = {part: _file(row, part, where) for part in _MAX_BYTES}
-    if files["raw"] is None or (common["format"] in ONE_FILE_FORMATS) != (files["meta"] is None):
-        raise IndexFileError(f"{where}: a {common['format']!r:.60} shard has a file too few or too many")
+    if files["raw"] is None or (kind in ONE_FILE_FORMATS) != (files["meta"] is None):
+        raise IndexFileError(f"{where}: a {kind!r:.60} shard has a file too few or too many")
     blocks = None
     if row["block_file"] is not None:
         place = [row[name] for name in ("block_offset", "block_bytes", "block_digest")]
@@ -230,39 +234,37 @@ def parse_row(row: Row, schemas: Sequence[dict[str, Any]], known: Known, where: 
         name = check_basename(row["block_file"], where=f"{where}, block list")
         blocks = BlockList(name, place[0], place[1], place[2] % (1 << 64))
         blocks.check(where)
-    info = ShardInfo(**common, **files, samples=row["samples"], blocks=blocks)
+    own: dict[str, Any] = {name: row[name] for name in _OWN}
+    info = ShardInfo(schema=known[layout], hash_names=known[hashing], format=kind, blocks=blocks, **own, **files)
     info.check(where)
     return info
 
 
-def _common_facts(row: Row, schemas: Sequence[dict[str, Any]], where: str) -> dict[str, Any]:
-    """Return the checked fields of a shard that most rows of a table have in common."""
-    number, kind, newline, separator = row["schema"], row["format"] or "mds", row["newline"], row["separator"]
-    hash_names = tuple(row["hash_names"].split(",")) if row["hash_names"] else ()
-    check_hash_names(hash_names)
-    if row["compression"] is not None and parse_compression(row["compression"]) is None:
+def _hash_names(hashing: tuple[Any, ...], where: str) -> tuple[str, ...]:
+    compression, listed, size_limit = hashing
+    names = tuple(listed.split(",")) if listed else ()
+    check_hash_names(names)
+    if compression is not None and parse_compression(compression) is None:
         raise IndexFileError(f"{where}: an empty name for a compression")
-    parse_size_limit(row["size_limit"])
+    parse_size_limit(size_limit)
+    return names
+
+
+def _schema(schemas: Sequence[dict[str, Any]], layout: tuple[Any, ...], where: str) -> Schema:
+    number, kind, newline, separator = layout[0], layout[1] or "mds", *layout[2:]
     if number < 0:
         raise IndexFileError(f"{where}: there is no schema {number}")
     names, encodings, sizes = (schemas[number][name] for name in ("names", "encodings", "sizes"))
     entry = {"column_names": names, "column_encodings": encodings, "column_sizes": sizes}
     if kind in ONE_FILE_FORMATS:
-        schema = parse_schema(Fields(entry, where))
-    elif kind in TEXT_FORMATS:
-        entry |= {"columns": dict(zip(names, encodings, strict=True)), "newline": newline, "separator": separator}
-        layout = parse_layout(Fields(entry, where), kind)
-        if layout.separator != separator or any(size is not None for size in sizes):
-            raise IndexFileError(f"{where}: separator {separator!r:.60} or column sizes do not belong to {kind}")
-        schema = layout.schema
-    else:
+        return parse_schema(Fields(entry, where))
+    if kind not in TEXT_FORMATS:
         raise IndexFileError(f"{where}: unknown shard format {kind!r:.60}")
-    return {
-        **{name: row[name] for name in ("partition", "compression", "size_limit", "newline", "separator")},
-        "schema": schema,
-        "hash_names": hash_names,
-        "format": kind,
-    }
+    entry |= {"columns": dict(zip(names, encodings, strict=True)), "newline": newline, "separator": separator}
+    parsed = parse_layout(Fields(entry, where), kind)
+    if parsed.separator != separator or any(size is not None for size in sizes):
+        raise IndexFileError(f"{where}: separator {separator!r:.60} or column sizes do not belong to {kind}")
+    return parsed.schema
 
 
 def _file(row: Row, part: str, where: str) -> FileInfo | None:
