@@ -30,45 +30,6 @@ UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
 """Key of the pickled schema that Petastorm stores in `_common_metadata`. Smalti never unpickles it."""
 
 
-def _read_row_group(source: FileSource, footer: Footer, number: int, columns: Sequence[str]) -> pa.Table:
-    """Read columns of one row group as they are stored, and check the page checksums where the file has them.
-
-    The footer is compared again after the bytes were read, so that the decoded bytes belong to the planned file.
-
-    Raises:
-        StoreNotFound: the file is missing.
-        ChecksumMismatch: the file was replaced or changed since it was planned.
-        FormatError: a page is damaged or encrypted.
-    """
-    where = f"row group {number} of {source.locate(footer.key)}"
-    fault: Exception | None = None
-    try:
-        with open_rows(source, footer.key, footer.num_bytes, metadata=footer.metadata) as file:
-            table = file.read_row_group(number, columns=list(columns), use_threads=False)
-            table.validate()
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, SmaltiError):
-            raise
-        fault = error
-    if not is_unchanged(source, footer):
-        raise ChecksumMismatch(
-            f"{where}: the file changed since this reader was opened (expected {footer.num_bytes} bytes with the "
-            f"footer {footer.digest[:12]}). A data set must not change while it is read: open a new reader, and write "
-            "new data to a new folder.",
-            key=footer.key,
-        )
-    if fault is not None:
-        raise FormatError(
-            f"{where} cannot be decoded: {fault}. The file is damaged or encrypted: write it again, or restore it.",
-            key=footer.key,
-            row_group=number,
-        ) from fault
-    expected = footer.groups[number].num_rows
-    if table.num_rows != expected:
-        raise FormatError(f"{where} has {table.num_rows} rows, but its footer says {expected}.", key=footer.key)
-    return table
-
-
 class ParquetSet:
     """All row groups of the files, in the order of the files; `schema` has stored columns and partition columns."""
 
@@ -95,21 +56,50 @@ class ParquetSet:
         return digest.hexdigest()
 
     def read(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """Read columns of one row group, including partition columns.
+        """Read columns of one row group, with partition columns, and check the page checksums if the file has them.
+
+        The footer is compared again after the bytes were read, so that the decoded bytes belong to the planned file.
 
         Raises:
-            StoreError, FormatError: see `_read_row_group`.
+            StoreNotFound: the file is missing.
+            ChecksumMismatch: the file was replaced or changed since it was planned.
+            FormatError: a page is damaged or encrypted.
         """
-        file, at = self.places[number]
-        stored = [name for name in columns if name not in self._partitions]
-        found: dict[str, Any] = {}
-        if stored:
-            table = _read_row_group(self.source, self.footers[file], at, stored)
-            found = dict(zip(table.column_names, table.columns, strict=True))
-        for name in columns:
-            if name in self._partitions:
-                found[name] = pa.repeat(self._partitions[name][file], self.row_groups[number].num_rows)
-        return pa.table({name: found[name] for name in columns})
+        place, at = self.places[number]
+        footer, num_rows = self.footers[place], self.row_groups[number].num_rows
+        parts = {
+            name: pa.repeat(values[place], num_rows) for name, values in self._partitions.items() if name in columns
+        }
+        stored = [name for name in columns if name not in parts]
+        if not stored:
+            return pa.table({name: parts[name] for name in columns})
+        where = f"row group {at} of {self.source.locate(footer.key)}"
+        fault: Exception | None = None
+        try:
+            with open_rows(self.source, footer.key, footer.num_bytes, metadata=footer.metadata) as file:
+                table = file.read_row_group(at, columns=stored, use_threads=False)
+                table.validate()
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, SmaltiError):
+                raise
+            fault = error
+        if not is_unchanged(self.source, footer):
+            raise ChecksumMismatch(
+                f"{where}: the file changed since this reader was opened (expected {footer.num_bytes} bytes with the "
+                f"footer {footer.digest[:12]}). A data set must not change while it is read: open a new reader, and "
+                "write new data to a new folder.",
+                key=footer.key,
+            )
+        if fault is not None:
+            raise FormatError(
+                f"{where} cannot be decoded: {fault}. The file is damaged or encrypted: write it again, or restore it.",
+                key=footer.key,
+                row_group=at,
+            ) from fault
+        if table.num_rows != num_rows:
+            raise FormatError(f"{where} has {table.num_rows} rows, but its footer says {num_rows}.", key=footer.key)
+        parts |= dict(zip(table.column_names, table.columns, strict=True))
+        return pa.table({name: parts[name] for name in columns})
 
 
 def open_set(
@@ -126,23 +116,13 @@ def open_set(
         FormatError: a file is not a Parquet file or damaged, or the folder is a table of another kind.
         SchemaError: files have different columns.
     """
-    source, infos = find_files(url_or_urls, options, filesystem, wait_seconds=wait_seconds)
-    keys = list(infos)
-
-    def footer_of(key: str) -> Footer:
-        info = infos[key]
-        return read_footer(source, key, source.size(key) if info is None else info.num_bytes)
-
-    with ThreadPoolExecutor(min(_FOOTER_THREADS, len(keys)), "smalti-footers") as pool:
-        footers = list(pool.map(footer_of, keys))
+    source, sizes = find_files(url_or_urls, options, filesystem, wait_seconds=wait_seconds)
+    with ThreadPoolExecutor(min(_FOOTER_THREADS, len(sizes)), "smalti-footers") as pool:
+        footers = list(pool.map(lambda item: read_footer(source, *item), sizes.items()))
     partitions = {
         name: first_type(texts, ((_INTEGER, int, pa.int64()),))
-        for name, texts in partition_texts(keys, source.locate).items()
+        for name, texts in partition_texts(list(sizes), source.locate).items()
     }
-    return ParquetSet(source, footers, _schema(source, footers, partitions), partitions)
-
-
-def _schema(source: FileSource, footers: Sequence[Footer], partitions: dict[str, pa.Array]) -> pa.Schema:
     first = footers[0]
     schema = first.schema.remove_metadata()
     for footer in footers[1:]:
@@ -160,7 +140,7 @@ def _schema(source: FileSource, footers: Sequence[Footer], partitions: dict[str,
     for name, values in partitions.items():
         if name not in schema.names:
             schema = schema.append(pa.field(name, values.type))
-    return schema
+    return ParquetSet(source, footers, schema, partitions)
 
 
 def _types(schema: pa.Schema) -> dict[str, str]:

@@ -97,8 +97,8 @@ class ArrowSource:
 
 FileSource: TypeAlias = Store | ArrowSource
 """Files by key below one folder; thread-safe."""
-FoundFiles = dict[str, ObjectInfo | None]
-"""Facts of each file by its key; None if it was not listed."""
+FoundFiles = dict[str, int]
+"""Size of each file in bytes, by its key."""
 
 
 def open_folder(url: str, options: Mapping[str, Any] | None = None, filesystem: Any = None) -> FileSource:
@@ -138,7 +138,7 @@ def find_files(
             infos = _data_files(folder)
             if infos:
                 return folder, infos
-            if source is None or not (wait_seconds or _exists(source, keys[0])):
+            if source is None or not (wait_seconds or _size(source, keys[0]) is not None):
                 raise StoreNotFound(f"{folder.url}: no Parquet files found; check the address.", url=folder.url)
     else:
         urls = list(url_or_urls)
@@ -148,8 +148,7 @@ def find_files(
             twice = next(url for url in urls if urls.count(url) > 1)
             raise ValueError(f"`dataset_url_or_urls` contains {twice} twice; remove one.")
         source, keys = _listed(urls, options, filesystem)
-    _await(source, keys, wait_seconds)
-    return source, dict.fromkeys(keys)
+    return source, _await(source, keys, wait_seconds)
 
 
 def _listed(urls: Sequence[str], options: Mapping[str, Any] | None, filesystem: Any) -> tuple[FileSource, list[str]]:
@@ -174,7 +173,8 @@ def _data_files(source: FileSource) -> FoundFiles:
     infos = {info.key: info for info in source.list()}
     kind = table_format(infos)
     if kind == "Delta":
-        return {key: infos.get(key) for key in live_files(source, list(infos.values()))}
+        keys = live_files(source, list(infos.values()))
+        return {key: infos[key].num_bytes if key in infos else source.size(key) for key in keys}
     if kind is not None:
         article = "an" if kind == "Iceberg" else "a"
         raise FormatError(
@@ -184,21 +184,23 @@ def _data_files(source: FileSource) -> FoundFiles:
             "make_spark_converter, or give the list of its live files.",
             where=source.url,
         )
-    return {key: info for key, info in infos.items() if not is_hidden(key)}
+    return {key: info.num_bytes for key, info in infos.items() if not is_hidden(key)}
 
 
-def _await(source: FileSource, keys: list[str], seconds: float) -> None:
-    """Wait until all files exist."""
-    end, missing = time.monotonic() + seconds, list(keys)
+def _await(source: FileSource, keys: list[str], seconds: float) -> FoundFiles:
+    """Wait until all files exist, and return their sizes."""
+    end, sizes = time.monotonic() + seconds, dict[str, int | None](dict.fromkeys(keys))
     with ThreadPoolExecutor(min(_THREADS, len(keys)), "smalti-files") as pool:
         while True:
-            there = list(pool.map(lambda key: _exists(source, key), missing))
-            missing = [key for key, found in zip(missing, there, strict=True) if not found]
-            if not missing:
-                return
+            absent = [key for key, size in sizes.items() if size is None]
+            sizes.update(zip(absent, pool.map(lambda key: _size(source, key), absent), strict=True))
+            present = {key: size for key, size in sizes.items() if size is not None}
+            if len(present) == len(sizes):
+                return present
             if time.monotonic() >= end:
                 break
             time.sleep(_POLL_SECONDS)
+    missing = [key for key in sizes if key not in present]
     shown = ", ".join(source.locate(key) for key in missing[:5])
     raise FilesNotAvailable(
         f"{len(missing)} of {len(keys)} files did not appear within {seconds:g} s: {shown}"
@@ -207,12 +209,11 @@ def _await(source: FileSource, keys: list[str], seconds: float) -> None:
     )
 
 
-def _exists(source: FileSource, key: str) -> bool:
+def _size(source: FileSource, key: str) -> int | None:
     try:
-        source.size(key)
+        return source.size(key)
     except StoreNotFound:
-        return False
-    return True
+        return None
 
 
 def _existing(path: str) -> str:
@@ -271,10 +272,16 @@ def live_files(source: FileSource, infos: Sequence[ObjectInfo]) -> list[str]:
             raise FormatError(f"{where} is a Delta table whose log cannot be read: {reason} {_CONVERT}") from error
         if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             raise FormatError(f"{where}: this Delta table maps names of columns, which is not supported. {_CONVERT}")
-        if "deletionVectors" in (table.protocol().reader_features or ()) and _has_deletion_vectors(deltalake, table):
-            raise FormatError(
-                f"{where}: rows of this Delta table are deleted by deletion vectors, which is not supported. {_PURGE}"
-            )
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            try:
+                has_vectors = int(pa.table(table.deletion_vectors()).num_rows) > 0
+            except deltalake.exceptions.DeltaError:  # those in files of their own are not copied
+                has_vectors = True
+            if has_vectors:
+                raise FormatError(
+                    f"{where}: rows of this Delta table are deleted by deletion vectors, which is not supported. "
+                    f"{_PURGE}"
+                )
     keys = [unquote(path) for path in paths]
     _check_places(paths, keys, list(table.metadata().partition_columns), where)
     return keys
@@ -304,14 +311,6 @@ def _copy_log(source: FileSource, infos: Sequence[ObjectInfo], folder: Path) -> 
 def _leaves(key: str) -> bool:
     """Return whether a key is an address, or leads out of the folder."""
     return key.startswith("/") or ".." in key.split("/") or re.match(r"[A-Za-z][\w+.-]*:", key) is not None
-
-
-def _has_deletion_vectors(deltalake: Any, table: Any) -> bool:
-    """Return whether a live file has one. Those in files of their own are not copied: deltalake fails to open them."""
-    try:
-        return int(pa.table(table.deletion_vectors()).num_rows) > 0
-    except deltalake.exceptions.DeltaError:
-        return True
 
 
 def _check_places(paths: Sequence[str], keys: Sequence[str], columns: list[str], where: str) -> None:

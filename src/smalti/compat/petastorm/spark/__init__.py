@@ -10,6 +10,7 @@ import statistics
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -54,23 +55,19 @@ def converted(df: Any, dtype: str | None) -> Any:
     source, target = (FloatType, DoubleType()) if dtype == "float64" else (DoubleType, FloatType())
     columns: list[Any] = []
     changed: list[str] = []
-    for field in df.schema.fields:
-        column = df[f"`{field.name.replace('`', '``')}`"]
+    for stored in df.schema.fields:
+        column = df[f"`{stored.name.replace('`', '``')}`"]
         # A vector of ML or MLlib, of which neither is imported here.
-        module = type(field.dataType).__module__
-        if type(field.dataType).__name__ == "VectorUDT" and module.startswith("pyspark.ml"):
+        module = type(stored.dataType).__module__
+        is_array = isinstance(stored.dataType, ArrayType)
+        if type(stored.dataType).__name__ == "VectorUDT" and module.startswith("pyspark.ml"):
             from pyspark.ml.functions import vector_to_array
 
             column = vector_to_array(column, dtype or "float64")
-        elif dtype is not None and isinstance(field.dataType, source):
-            column, changed = column.cast(target), [*changed, field.name]
-        elif (
-            dtype is not None
-            and isinstance(field.dataType, ArrayType)
-            and isinstance(field.dataType.elementType, source)
-        ):
-            column, changed = column.cast(ArrayType(target, field.dataType.containsNull)), [*changed, field.name]
-        columns.append(column.alias(field.name))
+        elif dtype is not None and isinstance(stored.dataType.elementType if is_array else stored.dataType, source):
+            column = column.cast(ArrayType(target, stored.dataType.containsNull) if is_array else target)
+            changed.append(stored.name)
+        columns.append(column.alias(stored.name))
     if changed:
         _log.warning("floating-point columns become %s: %s", dtype, ", ".join(changed))
     return df.select(*columns)
@@ -219,23 +216,16 @@ class SparkDatasetConverter:
 class _ReaderContext:
     """A context that opens a reader of files on entry and stops it on exit."""
 
-    def __init__(
-        self,
-        parquet_file_url_list: Sequence[str],
-        batch_size: int | None,
-        petastorm_reader_kwargs: Mapping[str, Any],
-        open_reader: Callable[..., BatchReader] | None,
-    ) -> None:
-        self.parquet_file_url_list, self.batch_size = list(parquet_file_url_list), batch_size
-        self.petastorm_reader_kwargs = dict(petastorm_reader_kwargs)
-        self._open_reader = open_reader
-        self.reader: BatchReader | None = None
+    parquet_file_url_list: Sequence[str]
+    petastorm_reader_kwargs: Mapping[str, Any]
+    open_reader: Callable[..., BatchReader] | None
+    reader: BatchReader | None = None
 
     def _open(self, make: Callable[[BatchReader], Any], **options: Any) -> Any:
-        open_reader = self._open_reader or partial(
+        open_reader = self.open_reader or partial(
             make_batch_reader, self.parquet_file_url_list, file_wait_seconds=_FILE_WAIT_SECONDS
         )
-        reader = open_reader(**options | self.petastorm_reader_kwargs)
+        reader = open_reader(**options | dict(self.petastorm_reader_kwargs))
         try:
             made = make(reader)
         except BaseException:
@@ -250,25 +240,21 @@ class _ReaderContext:
             self.reader.join()
 
 
+@dataclass(eq=False)
 class TorchDatasetContextManager(_ReaderContext):
     """A context whose value is a loader for torch.
 
     `open_reader(**options)` replaces `make_batch_reader(parquet_file_url_list, **options)`.
     """
 
-    def __init__(
-        self,
-        parquet_file_url_list: Sequence[str],
-        batch_size: int | None,
-        petastorm_reader_kwargs: Mapping[str, Any],
-        shuffling_queue_capacity: int,
-        data_loader_fn: Callable[..., Any] | None,
-        *,
-        open_reader: Callable[..., BatchReader] | None = None,
-    ) -> None:
-        super().__init__(parquet_file_url_list, batch_size, petastorm_reader_kwargs, open_reader)
-        self.shuffling_queue_capacity, self.data_loader_fn = shuffling_queue_capacity, data_loader_fn
-        self.loader: Any = None
+    parquet_file_url_list: Sequence[str]
+    batch_size: int | None
+    petastorm_reader_kwargs: Mapping[str, Any]
+    shuffling_queue_capacity: int
+    data_loader_fn: Callable[..., Any] | None
+    _: KW_ONLY
+    open_reader: Callable[..., BatchReader] | None = None
+    loader: Any = field(default=None, init=False)
 
     def __enter__(self) -> Any:
         from smalti.compat.petastorm.pytorch import DataLoader
@@ -279,21 +265,17 @@ class TorchDatasetContextManager(_ReaderContext):
         return self.loader
 
 
+@dataclass(eq=False)
 class TFDatasetContextManager(_ReaderContext):
     """A context whose value is a tf.data.Dataset; `open_reader` as for `TorchDatasetContextManager`."""
 
-    def __init__(
-        self,
-        parquet_file_url_list: Sequence[str],
-        batch_size: int | None,
-        prefetch: int | None,
-        petastorm_reader_kwargs: Mapping[str, Any],
-        shuffling_queue_capacity: int | None,
-        *,
-        open_reader: Callable[..., BatchReader] | None = None,
-    ) -> None:
-        super().__init__(parquet_file_url_list, batch_size, petastorm_reader_kwargs, open_reader)
-        self.prefetch, self.shuffling_queue_capacity = prefetch, shuffling_queue_capacity
+    parquet_file_url_list: Sequence[str]
+    batch_size: int | None
+    prefetch: int | None
+    petastorm_reader_kwargs: Mapping[str, Any]
+    shuffling_queue_capacity: int | None
+    _: KW_ONLY
+    open_reader: Callable[..., BatchReader] | None = None
 
     def __enter__(self) -> Any:
         from smalti.compat.petastorm.tf_utils import load_tensorflow, tf_dataset
