@@ -63,11 +63,10 @@ class Unischema:
         return self._fields
 
     def __getattr__(self, name: str) -> UnischemaField:
-        fields = self.__dict__.get("_fields", {})  # empty while an instance is unpickled
+        fields: dict[str, UnischemaField] = self.__dict__.get("_fields", {})  # empty while an instance is unpickled
         if name not in fields:
             raise AttributeError(f"the schema has no column {name!r}; its columns are {', '.join(fields)}.")
-        found: UnischemaField = fields[name]
-        return found
+        return fields[name]
 
     def __str__(self) -> str:
         lines = "".join(f"  {field!r},\n" for field in self.fields.values())

@@ -240,7 +240,7 @@ class _ReaderContext:
             self.reader.join()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # the arguments of a reader may have secrets
 class TorchDatasetContextManager(_ReaderContext):
     """A context whose value is a loader for torch.
 
@@ -265,7 +265,7 @@ class TorchDatasetContextManager(_ReaderContext):
         return self.loader
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # the arguments of a reader may have secrets
 class TFDatasetContextManager(_ReaderContext):
     """A context whose value is a tf.data.Dataset; `open_reader` as for `TorchDatasetContextManager`."""
 
