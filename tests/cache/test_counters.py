@@ -1,14 +1,37 @@
 """Figures other than fetched bytes: waits of steps, use of the link, failures, bytes from disk."""
 
 import multiprocessing
+import threading
 import time
 
 import pytest
 
 from smalti.cache import CacheStats, Counters, StepWaits, stats_of
 from smalti.errors import ChecksumMismatch, FormatError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
+from smalti.process import PerProcess
 from tests.cache.conftest import ids
 from tests.stores import MemoryStore
+
+
+def test_counting_does_not_wait_for_a_client_that_another_thread_creates():
+    begun, may_end = threading.Event(), threading.Event()
+
+    def create():
+        begun.set()
+        return may_end.wait(30)
+
+    creating = threading.Thread(target=PerProcess(create).get)
+    counters = Counters()
+    counting = threading.Thread(target=counters.add, kwargs={"fetches": 1}, daemon=True)
+    creating.start()
+    try:
+        assert begun.wait(10)
+        counting.start()
+        counting.join(10)
+        assert counters.get("fetches") == 1
+    finally:
+        may_end.set()
+        creating.join()
 
 
 def test_waits_are_counted_by_class_and_summed():

@@ -1,14 +1,17 @@
 """Forecasts of an epoch's cost, compared with an epoch that is simulated sample by sample."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smalti.cursor import Cursor, MixedStream
+from smalti.cursor import MAX_BLOCK, Cursor, MixedStream
 from smalti.dataset.forecast import ReaderSetup, ShardSizes, forecast
 from smalti.dataset.order import RunOrder
 from smalti.dataset.resume import first_cursor
+from smalti.errors import CursorError
 from smalti.order import Division, plan_epoch
 from smalti.world import World
 
@@ -141,3 +144,21 @@ def test_without_a_shuffle_a_host_holds_at_most_two_shards():
 def test_a_forecast_refuses_mixtures():
     with pytest.raises(ValueError, match="for one stream, without weights"):
         forecast(cursor_of([100], epoch_size=50), shards_of([100]), ReaderSetup(1, 1, 10))
+
+
+def test_a_forecast_refuses_cursors_of_other_orders():
+    cursor = replace(cursor_of([100]), algorithm="py1e")
+    with pytest.raises(CursorError, match="py1e"):
+        forecast(cursor, shards_of([100]), ReaderSetup(1, 1, 10))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 64])
+def test_a_window_may_be_larger_than_any_epoch(nodes):
+    """The positions of one row of windows are more than 64 bits hold."""
+    sizes = [5, 0, 7, 9, 100] * 20
+    options = {"shuffle": True, "num_canonical_nodes": nodes}
+    found = [
+        forecast(cursor_of(sizes, shuffle_block_size=block, **options), shards_of(sizes), ReaderSetup(2, 1, 4))
+        for block in (10_000, MAX_BLOCK)
+    ]
+    assert found[0].hosts == found[1].hosts

@@ -1,5 +1,6 @@
 """Outlines of the order: between which steps a host needs a shard."""
 
+import tracemalloc
 from itertools import islice
 
 import numpy as np
@@ -88,3 +89,16 @@ def test_orders_that_are_not_of_windows_have_no_outline():
     options = RunOrder(shuffle=False)
     cursor = first_cursor(options, World(), [MixedStream("d", None, 32)], [sizes])
     assert list(outlines(Reading(Pass(cursor, World()), [sizes], 2, options), np.cumsum(sizes))) == []
+
+
+def test_uses_keep_no_batches_between_two_spans():
+    """A span of batches of one sample is 65,536 of them, which would take 25 MB."""
+    sizes = [[1000] * 200]
+    found = uses(reading_of(sizes, World(), 1), np.cumsum(sizes[0]))
+    next(found)
+    tracemalloc.start()
+    try:
+        next(found)
+        assert tracemalloc.get_traced_memory()[0] < 8 << 20
+    finally:
+        tracemalloc.stop()

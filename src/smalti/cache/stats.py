@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import ArgumentError, FormatError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
-from smalti.process import PerProcess
 
 STEP_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0)
 """Upper ends of the classes in which waits are counted; the last class has none."""
@@ -78,11 +77,16 @@ class Counters:
         """By place in COUNTED."""
         self._slots = words[len(COUNTED) :]
         """By millisecond modulo _SLOTS, the millisecond of the monotonic clock that was counted last."""
-        self._of_process = PerProcess(_OfProcess)
+        self._of_processes: dict[int, _OfProcess] = {}
+        """By process id. Not a `PerProcess`, which may wait for another thread that creates a client."""
+
+    def _own(self) -> _OfProcess:
+        pid = os.getpid()
+        return self._of_processes.get(pid) or self._of_processes.setdefault(pid, _OfProcess())
 
     def add(self, **numbers: int) -> None:
         """Add to the counters of these names; `reached` and `step_most` become the largest number given."""
-        with self._of_process.get().lock:
+        with self._own().lock:
             self._add(numbers)
 
     def _add(self, numbers: dict[str, int], busy: range = range(0)) -> None:
@@ -118,7 +122,7 @@ class Counters:
 
         Time is counted once however many transfers run, over threads and processes.
         """
-        own = self._of_process.get()
+        own = self._own()
 
         def count_bytes(num_bytes: int) -> None:
             with own.lock:

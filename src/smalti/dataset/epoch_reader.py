@@ -185,7 +185,7 @@ class EpochReader:
     def cursor_at_start(self) -> Cursor:
         """Return the start of the next iteration's epoch."""
         place = self.tracker.get()
-        return self._fresh_cursor(place, self.next_epoch)
+        return self._fresh_cursor(place, place.next_epoch if place.resume is None else place.resume.epoch)
 
     def state_dict(self, num_samples: Any, *, from_beginning: bool) -> dict[str, Any]:
         """Return the state after `num_samples` global samples of the current epoch."""

@@ -45,18 +45,25 @@ def uses(reading: Reading, shard_ends: Ints) -> Iterator[Uses]:
     while num_steps := reading.division.num_steps:
         stride = max(1, _SAMPLES_PER_LOOKUP // (reading.batch_size * reading.division.world.ranks_on_host))
         for first in range(0, num_steps, stride):
-            # The steps of this span of all ranks of the host.
-            division = reading.division
-            ranks = [replace(division.world, host_rank=rank) for rank in range(division.world.ranks_on_host)]
-            taken = [step for rank in ranks for step in replace(division, world=rank).steps(first, first + stride)]
-            ids = reading.plan.ids_at(np.concatenate([step.lookup for step in taken]))
-            steps = np.repeat([step.step for step in taken], [step.lookup.size for step in taken])
-            is_sample = ids >= 0  # some positions of MosaicML's orders, which `smalti.compat` plans, hold no sample
-            ids, steps = ids[is_sample], steps[is_sample]
+            ids, steps = _of_host(reading, first, first + stride)
             shards = np.searchsorted(shard_ends, ids, side="right")
             yield Uses(shards, before + steps, before + min(first + stride, num_steps))
         before += num_steps
         reading = replace(reading, this_pass=Pass(reading.this_pass.start.next_epoch(), reading.this_pass.world))
+
+
+def _of_host(reading: Reading, first: int, stop: int) -> tuple[Ints, Ints]:
+    """Return the sample ids that the ranks of this host need at steps [first, stop), and the step of each.
+
+    Not part of `uses`, which would keep the batches, an object for each step, until it is asked for the next span.
+    """
+    division = reading.division
+    ranks = [replace(division.world, host_rank=rank) for rank in range(division.world.ranks_on_host)]
+    taken = [step for rank in ranks for step in replace(division, world=rank).steps(first, stop)]
+    ids = reading.plan.ids_at(np.concatenate([step.lookup for step in taken]))
+    steps = np.repeat([step.step for step in taken], [step.lookup.size for step in taken])
+    is_sample = ids >= 0  # some positions of MosaicML's orders, which `smalti.compat` plans, hold no sample
+    return ids[is_sample], steps[is_sample]
 
 
 def outlines(reading: Reading, shard_ends: Ints) -> Iterator[Outline]:
@@ -274,8 +281,10 @@ def rows_of_host(plan: EpochPlan, samples: Ints, host: int, num_hosts: int) -> t
         shards = np.flatnonzero(samples)
         return shards, shards, shards + 1
     ids, begins, ends = spans
-    row = plan.block_size * plan.canonical_nodes
-    return np.searchsorted(np.cumsum(samples), ids, side="right"), begins // row, -(-ends // row)
+    # In two divisions: the positions of a row of windows may be more than 64 bits hold.
+    first_rows = begins // plan.canonical_nodes // plan.block_size
+    end_rows = -(-(ends // plan.canonical_nodes) // plan.block_size)
+    return np.searchsorted(np.cumsum(samples), ids, side="right"), first_rows, end_rows
 
 
 def most_held(weights: Ints, begins: Ints, ends: Ints, *, ahead: int) -> int:

@@ -251,14 +251,14 @@ class EpochPlan(GlobalOrder):
         self._shard_ends = np.cumsum(sizes[order])  # end of each laid-out shard
         places = keyed_permutation(canonical_nodes, Purpose.PLACES, seed=seed)
         bounds = [run * self._num_samples // canonical_nodes for run in range(canonical_nodes + 1)]
-        self._begins, self._lengths = np.array(bounds[:-1], dtype=np.int64), np.diff(np.array(bounds, dtype=np.int64))
+        run_bounds = np.array(bounds, dtype=np.int64)
+        self._begins, self._lengths = run_bounds[:-1], np.diff(run_bounds)
         self._run_at_place = places
         self._rows = self._num_samples // canonical_nodes
         self._longer_runs = places[self._lengths[places] > self._rows]
         self._run_pieces: dict[int, tuple[Ids, Ids]] = {}
         self._windows: OrderedDict[tuple[int, int], Ids] = OrderedDict()
         self._max_windows = 2 * canonical_nodes  # the row of windows being read, and the next
-        self._is_first_lookup = True
         self._is_first_lookup = True
 
     def __len__(self) -> int:
@@ -287,9 +287,9 @@ class EpochPlan(GlobalOrder):
         run, window, index = run[by_window], window[by_window], index[by_window] % self.block_size
         changes = np.flatnonzero((np.diff(run, prepend=-1) != 0) | (np.diff(window, prepend=-1) != 0))
         for start, stop in pairwise([*changes.tolist(), flat.size]):
-            key, at = (int(run[start]), int(window[start])), index[start:stop]
-            is_few = is_first and at.size * _FEW_PLACES <= self.block_size
-            ids[by_window[start:stop]] = self._few(*key, at) if is_few else self._window(*key)[at]
+            number, place, at = int(run[start]), int(window[start]), index[start:stop]
+            is_few = is_first and (stop - start) * _FEW_PLACES <= self.block_size
+            ids[by_window[start:stop]] = self._few(number, place, at) if is_few else self._window(number, place)[at]
         return ids.reshape(positions.shape)
 
     def runs_of_host(self, host: int, num_hosts: int) -> list[int]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from smalti.compat.streaming import order
 from smalti.compat.streaming.order.partition import WorldShape
 from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun, default_mosaic_nodes
 from smalti.compat.streaming.order.sampling import weigh_streams
@@ -271,3 +272,9 @@ def test_defaults_are_mosaicmls():
     assert MosaicOptions(canonical_nodes=2).shuffle_block == 2_000_000
     assert MosaicOptions(canonical_nodes=64).shuffle_block == 262_144
     assert MosaicOptions(canonical_nodes=64, block_size=5).shuffle_block == 5
+
+
+def test_the_names_that_users_write_are_imported_from_the_package():
+    names = {"MosaicOptions", "MosaicRun", "WorldShape", "get_sampling", "shuffled_ids", "weigh_streams"}
+    assert names <= set(order.__all__)
+    assert all(hasattr(order, name) for name in order.__all__)

@@ -128,9 +128,8 @@ class ChangingMixture:
         mixture, units = self._mixture, []
         for number, stream in enumerate(self._sizes):
             first = drawn[number] if mixture.sampling_method == "balanced" else 0
-            keys = raw_keys(stream.size, Purpose.DRAWS, seed=self._seed, run=number)
-            first_id = sum(self._totals[:number])
-            units.append(units_of(stream, taken[number], first_id, number, keys, first, mixture.sampling_granularity))
+            first_id, granularity = sum(self._totals[:number]), mixture.sampling_granularity
+            units.append(units_of(stream, taken[number], first_id, number, self._seed, first, granularity))
         # The batching method has no effect on a single stream.
         if mixture.batching_method == "random" or sum(count > 0 for count in taken) < 2:
             whole = joined(units)

@@ -41,6 +41,7 @@ from functools import cached_property
 import numpy as np
 
 from smalti.errors import ArgumentError, WorldMismatch
+from smalti.order.keys import Purpose, raw_keys
 from smalti.order.window import Ids
 from smalti.splitmix import GOLDEN, Words, mixed
 
@@ -165,7 +166,7 @@ class Units:
     first_ids: Ids
     """Sample id of each shard's first sample."""
     keys: Words
-    """Key of each shard's permutation."""
+    """Key of each shard's permutation, and of its places on the circle; 0 without a drawn part."""
 
     @cached_property
     def ends(self) -> Ids:
@@ -186,7 +187,7 @@ class Units:
 
 
 def units_of(
-    shard_sizes: Ids, taken: int, first_id: int, stream: int, keys: Words, first: int, granularity: int
+    shard_sizes: Ids, taken: int, first_id: int, stream: int, seed: int, first: int, granularity: int
 ) -> Units:
     """Return the units of a stream of which an epoch takes `taken` samples: whole copies, then a part of every shard.
 
@@ -194,8 +195,8 @@ def units_of(
         shard_sizes: Samples in each shard; int64, shape (shards,).
         taken: Samples that the epoch takes.
         first_id: Sample id of the stream's first sample.
-        stream: Number of the stream, for messages.
-        keys: Key of each shard's permutation, and of its places on the circle.
+        stream: Number of the stream.
+        seed: The run's seed, for the stream's circle; the order's own seed may differ.
         first: Samples of the stream that were drawn before: in earlier epochs, and before a change of weights.
         granularity: Samples that are drawn together.
 
@@ -213,7 +214,9 @@ def units_of(
     # A stream that is read once has a unit for every shard, empty ones too, as `plan_epoch` has.
     shards = np.tile(np.arange(shard_sizes.size), copies if total else 1)
     sizes, begins = shard_sizes[shards], np.full(shards.size, _WHOLE, dtype=np.int64)
+    keys = np.zeros(shard_sizes.size, dtype=np.uint64)
     if part:
+        keys = raw_keys(shard_sizes.size, Purpose.DRAWS, seed=seed, run=stream)
         # The epoch's arc: its start in each shard's permutation, and its samples in each shard.
         circle = Weave(shard_sizes, keys, granularity)
         begin = first % len(circle)

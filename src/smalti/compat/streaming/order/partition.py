@@ -212,7 +212,8 @@ class Partition:
         places = self._dealt(positions)  # of the canonical order; -1 for none
         late = places >= len(self.order)
         if late.any():
-            places = np.where(late, self._repeated(places), places)
+            places = places.copy()
+            places[late] = self._repeated(places[late])
         if (places >= 0).all():
             return self.order.ids_at(places)
         return np.where(places >= 0, self.order.ids_at(np.maximum(places, 0)), -1)
