@@ -47,11 +47,13 @@ def _entries(text: bytes, shard: ShardInfo) -> "pa.Table | None":
     import pyarrow as pa
     from pyarrow import json as arrow_json
 
+    schema = pa.Table.from_pylist([shard.to_json()]).schema
+    sizes = pa.field("column_sizes", pa.list_(pa.int64()))  # also if all columns vary in size, so that all are null
     # A separator within an entry would split it, so that neither part is an object.
     table = arrow_json.read_json(
         pa.BufferReader(text.replace(_BETWEEN, b"}\n{")),
         parse_options=arrow_json.ParseOptions(
-            pa.Table.from_pylist([shard.to_json()]).schema, unexpected_field_behavior="error"
+            schema.set(schema.get_field_index("column_sizes"), sizes), unexpected_field_behavior="error"
         ),
     )
     is_whole = table.num_rows == text.count(_BETWEEN) + 1  # the reader accepts entries without a comma, too

@@ -11,7 +11,7 @@ from smalti.catalog.digest import digest_of
 from smalti.catalog.foreign_index import read_regular
 from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import IndexFileError
-from smalti.format import emit_index, parse_index
+from smalti.format import Schema, emit_index, parse_index
 from tests.catalog.table.tables import many_shards
 from tests.hostile.mutations import mutate_bytes, mutate_json
 from tests.hostile.seeds import MDS_INDEXES, TEXT_INDEXES, mds_entry
@@ -51,6 +51,12 @@ def test_a_regular_index_is_read_as_it_is_parsed(count, zipped, hashes):
     found = read_regular(data, where="index.json")
     assert found == expected(data)
     assert len(found[0]) == count
+
+
+def test_an_index_of_columns_that_all_vary_in_size_is_read_as_it_is_parsed():
+    """Arrow cannot join lists of nulls, which the first entry alone would make of its sizes."""
+    data = emit_index([replace(shard, schema=Schema.from_columns({"t": "str"})) for shard in regular_index(5)])
+    assert read_regular(data, where="index.json") == expected(data)
 
 
 def test_a_line_end_after_the_index_is_ignored():

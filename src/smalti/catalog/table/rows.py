@@ -56,7 +56,7 @@ _MAX_BYTES = {"raw": MAX_FILE_BYTES, "zip": MAX_STORED_BYTES, "meta": MAX_FILE_B
 """The largest accepted size of each file of a shard."""
 NAMES = tuple(f"{part}_name" for part in _MAX_BYTES)
 """The columns with names of files."""
-_COMMON = ("schema", "partition", "compression", "hash_names", "size_limit", "format", "newline", "separator")
+COMMON = ("schema", "partition", "compression", "hash_names", "size_limit", "format", "newline", "separator")
 """Columns in which most rows of a table are equal."""
 _hashing_in = itemgetter("compression", "hash_names", "size_limit")
 _layout_in = itemgetter("schema", "format", "newline", "separator")
@@ -121,7 +121,7 @@ def first_of_each_kind(columns: "pa.RecordBatch") -> Ids:
     """Return the first row of each combination of schema, format, compression and other common properties."""
     import pyarrow as pa
 
-    keys = {name: columns.column(name) for name in _COMMON}
+    keys = {name: columns.column(name) for name in COMMON}
     keys = {name: getattr(array, "indices", array) for name, array in keys.items()}
     others = max(0, columns.num_rows - 1)
     keys = {name: array for name, array in keys.items() if not array.slice(1).equals(array.slice(0, others))}

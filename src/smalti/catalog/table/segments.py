@@ -138,12 +138,12 @@ def segmented(
     rest = [ShardTable(TableFiles((file,), size)) for file in before[len(kept) :]]
     fresh = []
     for number, group in enumerate(_groups((*rest, *parts), size)):
-        content = own_content(data := emit_table(*group), in_memory=number >= shard_table.MAX_MAPPED)
+        content = own_content(emit_table(*group), in_memory=number >= shard_table.MAX_MAPPED)
         table = ShardTable.of(content)
         facts = Segment(
             key="",
-            sha256=hashlib.sha256(data).hexdigest(),
-            file_bytes=len(data),
+            sha256=content.sha256,
+            file_bytes=len(content.data),
             digest="",
             shards=len(table),
             rows=samples_of(table),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from smalti.catalog.table.content import TableContent, check_kinds, check_unique, load_content
-from smalti.catalog.table.rows import MDS_COLUMNS, TEXT_COLUMNS, ZIPPED, Ids, flags_in, numbers_in
+from smalti.catalog.table.rows import COMMON, MDS_COLUMNS, TEXT_COLUMNS, ZIPPED, Ids, flags_in, numbers_in
 from smalti.catalog.table.segment_list import Segment, SegmentList
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import FileInfo, Schema, ShardInfo, check_basename
@@ -34,7 +34,6 @@ _PARALLEL_LOADS = 2
 _PARALLEL_FETCHES = 16
 MAX_MAPPED = 256
 """Segments that are mapped at once, each of which takes a file descriptor; the others are in memory."""
-_KIND = ("schema", "compression", "hash_names", "partition", "size_limit", "format", "newline", "separator")
 
 
 @dataclass(eq=False)
@@ -493,7 +492,7 @@ def kinds_of(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
     if not isinstance(shards, ShardTable):
         return shards
     kinds = (shard for content in shards.content.contents() for shard in content.kinds())
-    return list({tuple(getattr(shard, name) for name in _KIND): shard for shard in kinds}.values())
+    return list({tuple(getattr(shard, name) for name in COMMON): shard for shard in kinds}.values())
 
 
 def without_hash(shards: Sequence[ShardInfo], name: str) -> FileInfo | None:
