@@ -275,6 +275,11 @@ def test_a_piped_table_is_whole_and_plain(capsys):
     assert capsys.readouterr().out == f"{'a':200}  b\n{'x' * 200}  1,234\ny\n"
 
 
+def test_a_column_of_a_set_that_is_named_as_a_number_stands_at_the_left(capsys):
+    write_table(["row", "row"], [(7, "x"), (11, "long")], numbers=("row",))
+    assert capsys.readouterr().out == "row  row\n  7  x\n 11  long\n"
+
+
 def test_no_progress_is_shown_with_json_or_where_stderr_is_no_terminal():
     with progress(Output(as_json=True), "x") as first, progress(Output(), "x") as second:
         assert (first, second) == (None, None)
@@ -307,6 +312,16 @@ def test_a_table_on_a_terminal_of_80_columns_is_folded_and_not_cut(monkeypatch):
     assert max(map(len, lines)) <= 80
     assert sum(line.count("k") for line in lines[1:]) == 100
     assert "id" not in lines[0]
+
+
+def test_a_command_without_docstring_has_no_heading_of_examples(capsys):
+    """`python -OO` takes the docstrings away."""
+    app = make_app()
+    app.callback()(lambda: None)
+    add_command(app, lambda: None, name="look", panel=None)
+    cli = typer.main.get_command(app)
+    assert run_app(lambda: cli.main(["look", "--help"], standalone_mode=False)) == 0
+    assert "Examples" not in capsys.readouterr().out
 
 
 def test_a_group_of_options_reaches_its_command_as_one_value(capsys):

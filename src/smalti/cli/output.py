@@ -80,20 +80,21 @@ def write_table(
     Args:
         titles: Headings of the columns.
         rows: Values; None is an empty cell.
-        numbers: Headings of the columns that stand at the right.
+        numbers: Headings of the columns that stand at the right; of several columns with one heading, the first.
         only_piped: Headings of columns that a terminal of 80 columns has no room for.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         return
     shown = [printable(title) for title in titles]
+    right = {titles.index(title) for title in numbers}
     if not sys.stdout.isatty():
         cells.insert(0, shown)
         widths = [max(len(row[at]) for row in cells) for at in range(len(titles))]
         for row in cells:
             padded = (
-                text.rjust(width) if title in numbers else text.ljust(width)
-                for text, width, title in zip(row, widths, titles, strict=True)
+                text.rjust(width) if at in right else text.ljust(width)
+                for at, (text, width) in enumerate(zip(row, widths, strict=True))
             )
             write("  ".join(padded).rstrip())
         return
@@ -105,8 +106,8 @@ def write_table(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     places = [at for at, title in enumerate(titles) if title not in only_piped]
     for at in places:
-        right = titles[at] in numbers
-        table.add_column(Text(shown[at]), justify="right" if right else "left", overflow="fold", no_wrap=right)
+        is_right = at in right
+        table.add_column(Text(shown[at]), justify="right" if is_right else "left", overflow="fold", no_wrap=is_right)
     for row in cells:
         table.add_row(*(Text(row[at]) for at in places))
     console = Console(highlight=False)

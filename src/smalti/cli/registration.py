@@ -127,13 +127,14 @@ def add_command(app: typer.Typer, function: Callable[..., Any], *, name: str, pa
     # \b keeps the lines of a paragraph in plain help; rich keeps them by itself.
     is_rich = app.rich_markup_mode == "rich"
     text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
-    epilog = "\n".join(["Examples:", *(f"  {line.strip()}" for line in examples.splitlines())])
+    lines = [f"  {line.strip()}" for line in examples.splitlines()]
+    epilog = "\n".join(["Examples:", *lines]) if lines else ""  # `python -OO` has no docstrings
     text = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
     app.command(
         name.rpartition(" ")[2],
         cls=Command,
         help=text.replace("[", r"\[") if is_rich else text,
-        epilog=epilog.replace("[", r"\[") if is_rich else f"\b\n{epilog}",
+        epilog=epilog.replace("[", r"\[") if is_rich or not epilog else f"\b\n{epilog}",
         rich_help_panel=panel,
     )(_with_groups(function))
 
