@@ -1,6 +1,7 @@
 """`stats`: figures of small sets, computed by hand."""
 
 import json
+import weakref
 from io import BytesIO
 
 import numpy as np
@@ -9,6 +10,7 @@ from PIL import Image
 
 from smalti import stats
 from smalti.errors import ChecksumMismatch
+from smalti.format.reading.shard import Shard
 from smalti.inspection.stats import MAX_BATCH_BYTES, batches
 from smalti.writer import MDSWriter
 from tests.inspection.counted_store import CountedStore
@@ -146,6 +148,22 @@ def test_a_whole_set_is_compared_with_its_checksums_and_an_error_leaves_no_files
     with pytest.raises(ChecksumMismatch, match=shard.name):
         stats(CountedStore(tmp_path / "set", tmp_path / "log"))
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_shard_that_was_looked_at_is_not_mapped_when_the_next_one_is(tmp_path, monkeypatch):
+    """Its temporary file would take space on the disk for as long."""
+    write_set(tmp_path, 100, compression="zstd")
+    maps, still_mapped, stored_samples = [], [], Shard.stored_samples
+
+    def watched(shard):
+        still_mapped.append(sum(each() is not None for each in maps))
+        maps.append(weakref.ref(shard.mapped().map))
+        return stored_samples(shard)
+
+    monkeypatch.setattr(Shard, "stored_samples", watched)
+    stats(tmp_path)
+    assert len(still_mapped) > 2
+    assert set(still_mapped) == {0}
 
 
 def test_batches_have_bounded_bytes_and_all_rows():

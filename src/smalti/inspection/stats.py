@@ -20,6 +20,7 @@ from smalti.attributes import whole_number
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.catalog.verify import open_checked
 from smalti.format import AnyShard, decode_gathered
+from smalti.format.logical import LogicalTypes
 from smalti.inspection.column_stats import ColumnStats, ColumnStatsOf, Mapper, hash_pieces
 from smalti.inspection.distributions import DistinctOf, Distribution, DistributionOf
 from smalti.inspection.info import choose_rows
@@ -34,8 +35,10 @@ _SAMPLE_HASHES = 1 << 20
 _SHARDS_AHEAD = 2  # fetched whole while one is read
 _SAMPLED_AHEAD = 8  # read in ranges
 _DEADLINE_SECONDS = 3600.0  # for one shard; the store's own deadlines end earlier
-_Opened = tuple[Ids, list[tuple[AnyShard, tuple[str, ...]]]]
-"""Numbers of rows, and the shards that hold them, each with the names of its columns."""
+_Shards = list[tuple[AnyShard, tuple[str, ...]]]
+"""Shards that hold the same rows, each with the names of its columns."""
+_Opened = tuple[Ids, _Shards]
+"""Numbers of rows, and the shards that hold them."""
 OnRows = Callable[[int, int], None]
 """Called with the number of rows that were looked at, and of all that will be."""
 
@@ -151,24 +154,9 @@ def stats_of(
         # Images of one batch, at most 16 MB of them, in threads.
         mapper: Mapper = partial(pool.map, timeout=600.0) if threads > 1 else map
         for named, shards in opened:
-            lengths, hashes = np.zeros(len(named), np.int64), np.zeros(len(named), np.uint64)
-            for place, (shard, _) in enumerate(shards):
-                samples = shard.stored_samples()
-                if not place:
-                    sample_bytes.add(samples.lengths)
-                lengths += samples.lengths
-                hashes = hashes * GOLDEN + hash_pieces(samples.data, samples.ends)
-            equal.add(hashes, named)
-            for begin, stop in batches(lengths):
-                stored: dict[str, Any] = {}
-                decoded: dict[str, Any] = {}
-                for shard, names in shards:
-                    own = shard.gather(np.arange(begin, stop), names)
-                    stored |= own
-                    decoded |= decode_gathered(shard.info.schema, own)
-                values = restored.batch(decoded) if restored is not None else decoded
-                for column in accumulated:
-                    column.add(stored[column.name], values[column.name], named[begin:stop], mapper)
+            for begin, stop in batches(_add_samples(shards, named, sample_bytes, equal)):
+                places = np.arange(begin, stop)
+                _add_batch(shards, places, named[begin:stop], restored, accumulated, mapper)
                 done += stop - begin
                 if on_rows is not None:
                     on_rows(done, total)
@@ -189,6 +177,48 @@ def stats_of(
         shard_rows=shard_rows.result(),
         equal_samples=EqualSamples(equal.repeats, equal.is_exact, equal.examples),
     )
+
+
+def _add_samples(shards: _Shards, rows: Ids, sample_bytes: DistributionOf, equal: DistinctOf) -> Ids:
+    """Add the samples of opened shards as stored, and return their bytes; keeps no reference to the shards' memory."""
+    lengths, hashes = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint64)
+    for place, (shard, _) in enumerate(shards):
+        samples = shard.stored_samples()
+        if not place:
+            sample_bytes.add(samples.lengths)
+        lengths += samples.lengths
+        hashes = hashes * GOLDEN + hash_pieces(samples.data, samples.ends)
+    equal.add(hashes, rows)
+    return lengths
+
+
+def _add_batch(
+    shards: _Shards,
+    places: Ids,
+    rows: Ids,
+    restored: LogicalTypes | None,
+    columns: Sequence[ColumnStatsOf],
+    mapper: Mapper,
+) -> None:
+    """Add the values of a batch of rows to their columns; no value is kept while the next batch is read.
+
+    Args:
+        shards: The opened shards.
+        places: Places of the rows in them.
+        rows: Numbers of the rows in the version.
+        restored: The conversion to logical types.
+        columns: What the values are added to.
+        mapper: Runs the decoding of images.
+    """
+    stored: dict[str, Any] = {}
+    decoded: dict[str, Any] = {}
+    for shard, names in shards:
+        own = shard.gather(places, names)
+        stored |= own
+        decoded |= decode_gathered(shard.info.schema, own)
+    values = restored.batch(decoded) if restored is not None else decoded
+    for column in columns:
+        column.add(stored[column.name], values[column.name], rows, mapper)
 
 
 def _opened(rows: VersionRows, columns: Sequence[str], numbers: Ids | None) -> Generator[_Opened, None, None]:
