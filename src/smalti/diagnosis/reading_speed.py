@@ -185,12 +185,7 @@ def measure_reading(
             raise CatalogError(f"{stream.root} has no samples: there is nothing to read")
         shards, sizes = stream.shards, bytes_of(stream.shards)
         filled: list[int] = np.flatnonzero(stream.shard_sizes).tolist()  # numbers of shards with samples
-        key, taken, end = shards[0].stored.basename, list[float](), time.monotonic() + share
-        store.get_range(key, 0, 1)  # connects
-        while len(taken) < ROUND_TRIPS and (not taken or time.monotonic() < end):
-            begun = time.monotonic()
-            store.get_range(key, 0, 1)
-            taken.append(time.monotonic() - begun)
+        round_trip = _round_trip(store, shards[0].stored.basename, share)
         for number in threads:
             add(_measure("link", number, share, (_ranges(store, shards[each]) for each in cycle(filled))))
             copies = folder / f"threads-{number}"
@@ -207,7 +202,7 @@ def measure_reading(
         shards=len(shards),
         num_bytes=int(sizes.stored.sum()),
         is_read_in_place=is_read_in_place(store, shards),
-        round_trip=_latency(taken),
+        round_trip=round_trip,
         speeds=tuple(found),
     )
 
@@ -240,6 +235,17 @@ def _cold(dataset: StreamingDataset, numbers: list[int], folder: Path, read: lis
             return
         read.append(number)
         yield _batches(dataset, number)
+
+
+def _round_trip(store: Store, key: str, seconds: float) -> Latency:
+    """Return the wait for one byte of an object, of some requests within the time."""
+    taken, end = list[float](), time.monotonic() + seconds
+    store.get_range(key, 0, 1)  # connects
+    while len(taken) < ROUND_TRIPS and (not taken or time.monotonic() < end):
+        begun = time.monotonic()
+        store.get_range(key, 0, 1)
+        taken.append(time.monotonic() - begun)
+    return _latency(taken)
 
 
 def _latency(taken: Sequence[float]) -> Latency:

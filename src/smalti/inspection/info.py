@@ -157,16 +157,6 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
     if manifest.version:
         with suppress(CatalogError):  # it is not there, so that only an older one can be described
             newest = find_newest(store, lenient=True).header
-    first = manifest.shards[0].raw.basename if not manifest.version and len(manifest.shards) else ""
-    written_by = SMALTI
-    if first and not has_write_id(first):
-        written_by = MOSAICML if first.rpartition("/")[2].startswith("shard.") else UNKNOWN
-    named: dict[str, int] | None = {}
-    if manifest.version:
-        try:
-            named = tags(store)
-        except StoreError:  # a store that answers reads may refuse, or not support, listings
-            named = None
     sources = sources_of(manifest.sidecars)
     common = [set(file.hashes) for each in main_kinds for file in each.stored_files]
     splits = []
@@ -175,7 +165,7 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
         splits.append(SplitInfo(name, int(sizes_of(own).sum()), len(own), int(bytes_of(own).stored.sum())))
     return Info(
         url=store.url,
-        written_by=written_by,
+        written_by=_written_by(manifest),
         format=main_kinds[0].format if len(main_kinds) else "mds",
         version=manifest.version,
         newest=newest.version if newest is not None else manifest.version,
@@ -184,7 +174,7 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
         write_id=manifest.write_id,
         digest=manifest.digest,
         row_hash=manifest.row_hash,
-        tags=named,
+        tags=_tags(store, manifest),
         rows=int(sizes_of(shards).sum()),
         num_shards=len(shards),
         num_bytes=num_bytes,
@@ -198,6 +188,24 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
         metadata=dict(manifest.metadata),
         split=split,
     )
+
+
+def _written_by(manifest: Manifest) -> str:
+    if manifest.version or not len(manifest.shards):
+        return SMALTI
+    first = manifest.shards[0].raw.basename
+    if has_write_id(first):
+        return SMALTI
+    return MOSAICML if first.rpartition("/")[2].startswith("shard.") else UNKNOWN
+
+
+def _tags(store: Store, manifest: Manifest) -> dict[str, int] | None:
+    if not manifest.version:
+        return {}
+    try:
+        return tags(store)
+    except StoreError:  # a store that answers reads may refuse, or not support, listings
+        return None
 
 
 def _columns(manifest: Manifest) -> tuple[ColumnInfo, ...]:

@@ -259,13 +259,6 @@ class _Page:
         }
         published = f"published {manifest.created[:16].replace('T', ' ')} UTC, " if manifest.created else ""
         seen = f"{measured.looked_at:,} of {measured.num_rows:,} rows" if measured.is_sampled else "all rows"
-        more = len(self._rows.encodings) - len(self._columns)
-        notes = f"<p class=faint>{more} more columns are not shown.</p>" if more else ""
-        equal = measured.equal_samples
-        if equal.count:
-            rows = ", ".join(f"{first:,} and {row:,}" for first, row in equal.examples[:3])
-            about = "" if equal.is_exact else "about "
-            notes += f"<p>{about}{equal.count:,} rows are equal to an earlier one, such as rows {rows}.</p>"
         lines = ""
         for column in measured.columns:
             kind, *texts = column_texts(column)
@@ -283,9 +276,18 @@ class _Page:
             "facts": "".join(f"<div><b>{_html(value)}</b>{_html(name)}</div>" for name, value in facts.items()),
             "pictures": self._pictures(),
             "columns": lines,
-            "notes": notes,
+            "notes": self._notes(),
             "code": code,
         }
+
+    def _notes(self) -> str:
+        more, equal = len(self._rows.encodings) - len(self._columns), self._stats.equal_samples
+        notes = f"<p class=faint>{more} more columns are not shown.</p>" if more else ""
+        if equal.count:
+            rows = ", ".join(f"{first:,} and {row:,}" for first, row in equal.examples[:3])
+            about = "" if equal.is_exact else "about "
+            notes += f"<p>{about}{equal.count:,} rows are equal to an earlier one, such as rows {rows}.</p>"
+        return notes
 
     def _pictures(self) -> str:
         pictures = []
