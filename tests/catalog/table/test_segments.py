@@ -18,6 +18,7 @@ from smalti.catalog.table.segments import joined_table, segmented, shards_only_i
 from smalti.catalog.table.shard_table import (
     ShardTable,
     bytes_of,
+    kinds_of,
     num_bytes_of,
     partitions_of,
     samples_of,
@@ -76,6 +77,7 @@ def test_a_table_in_segments_is_the_sequence_of_its_shards():
         assert getattr(bytes_of(table), name).tolist() == getattr(bytes_of(plain), name).tolist()
     assert (samples_of(table), num_bytes_of(table)) == (samples_of(plain), num_bytes_of(plain))
     assert partitions_of(table) == ("train", "val")
+    assert kinds_of(table) == kinds_of(plain), "the first shard of each kind"
     assert list(table.of_partition("val")) == [each for each in shards if each.partition == "val"]
     assert [pair for part in stored_sizes_of(table) for pair in part] == [
         (each.stored.basename, each.stored.num_bytes) for each in shards

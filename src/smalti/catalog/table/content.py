@@ -220,13 +220,7 @@ def own_content(data: bytes, *, in_memory: bool = True) -> TableContent:
 
 
 def load_content(
-    store: Store,
-    key: str,
-    *,
-    sha256: str,
-    num_bytes: int,
-    checks_names: bool = True,
-    in_memory: bool = False,
+    store: Store, key: str, *, sha256: str, num_bytes: int, checks_names: bool = True, in_memory: bool = False
 ) -> TableContent:
     """Load a file of so many bytes: a local one is mapped, any other object is kept in a temporary file.
 

@@ -488,11 +488,14 @@ def stored_sizes_of(shards: Sequence[ShardInfo]) -> Iterator[list[tuple[str, int
 
 
 def kinds_of(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
-    """Return shards with at least one of each schema and format; of a table, whichever of its rows are selected."""
+    """Return at least the first shard of each schema and format; of a table, whichever of its rows are selected."""
     if not isinstance(shards, ShardTable):
         return shards
-    kinds = (shard for content in shards.content.contents() for shard in content.kinds())
-    return list({tuple(getattr(shard, name) for name in COMMON): shard for shard in kinds}.values())
+    kinds: dict[tuple[Any, ...], ShardInfo] = {}
+    for content in shards.content.contents():
+        for shard in content.kinds():
+            kinds.setdefault(tuple(getattr(shard, name) for name in COMMON), shard)
+    return list(kinds.values())
 
 
 def without_hash(shards: Sequence[ShardInfo], name: str) -> FileInfo | None:
@@ -504,8 +507,8 @@ def without_hash(shards: Sequence[ShardInfo], name: str) -> FileInfo | None:
 
 def segments_in(shards: Sequence[ShardInfo]) -> TableFiles | None:
     """Return the segments of a whole segmented table; None for other shards."""
-    is_segmented = isinstance(shards, ShardTable) and shards.is_whole and shards.content.segment_shards is not None
-    return shards.content if is_segmented and isinstance(shards, ShardTable) else None
+    content = shards.content if isinstance(shards, ShardTable) and shards.is_whole else None
+    return None if content is None or content.segment_shards is None else content
 
 
 def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
