@@ -2,19 +2,20 @@
 
     python examples/language_model.py DATA RUN_DIR VOCABULARY
 
-DATA is a set of blocks of equally many tokens, such as one that docs/text.md writes. In a configuration the task is
-`task: examples.language_model:LanguageModel`, and its `task_options` are the fields of the class.
+DATA is a set of blocks of equally many tokens, such as one that docs/text.md writes. In a configuration of a copy of
+this file the task is `task: language_model:LanguageModel`, and its `task_options` are the fields of the class.
 """
 # ruff: noqa: ARG002 - the arguments of a task's methods
 
-import dataclasses
 import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
@@ -24,25 +25,29 @@ from smalti.torch.train import Batch, Outcome, Task, TrainConfig, train
 _NOT_A_TARGET = -100
 _LARGEST = 700.0  # exponent of a double
 
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
 class LanguageModel(Task):
     """The next token of blocks of tokens: a small GPT, or the one that `TrainConfig.weights` names."""
 
     main_metric = "perplexity"
+    free_options = ("label_smoothing",)
+    data_options = ("column", "vocabulary", "ignore")
 
     column: str = "tokens"
-    vocabulary: int = 0
+    vocabulary: NonNegativeInt = 0
     """Number of different tokens, counted from 0; pretrained weights have their own."""
-    block: int = 1024
+    block: PositiveInt = 1024
     """Longest block that the model can take."""
-    layers: int = 4
-    heads: int = 4
-    width: int = 128
-    dropout: float = 0.1
+    layers: PositiveInt = 4
+    heads: PositiveInt = 4
+    width: PositiveInt = 128
+    dropout: Fraction = 0.1
     ignore: int | None = None
     """A token that need not be predicted, such as padding."""
-    label_smoothing: float = 0.1
+    label_smoothing: Fraction = 0.1
     """Smoothing of tokens, in training."""
 
     def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
@@ -52,6 +57,8 @@ class LanguageModel(Task):
 
     def build_model(self, config: TrainConfig) -> torch.nn.Module:
         """Return the language model."""
+        if ":" in config.model:
+            raise SchemaError(f"`model` is '{config.model}', but the task builds its own: replace `build_model`.")
         if config.weights is not None:
             return AutoModelForCausalLM.from_pretrained(config.weights, use_safetensors=True, use_cache=False)
         if self.vocabulary < 2:
@@ -89,7 +96,8 @@ class LanguageModel(Task):
                 f"column '{self.column}' of sample {int(columns['_sample_id'][row])} holds the token "
                 f"{int(tokens[row, place])}, but tokens must lie in [0, {self.vocabulary or 'vocabulary'})."
             )
-        return super().batch({**columns, self.column: tokens.long()}, config, device, epoch=epoch)
+        marks = {name: columns[name] for name in ("_sample_id", "_position")}
+        return super().batch({self.column: tokens.long(), **marks}, config, device, epoch=epoch)
 
     def loss(self, model: torch.nn.Module, batch: Batch, config: TrainConfig) -> Outcome:
         """Return the mean cross entropy of each block's tokens but the first."""
@@ -134,7 +142,6 @@ class LanguageModel(Task):
 
 if __name__ == "__main__":
     data, run_dir, vocabulary = sys.argv[1:]
-    task = "examples.language_model:LanguageModel"
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the processes of a run find the task, too
+    task = f"{Path(__file__).stem}:LanguageModel"  # this file, which the processes of a run import
     config = TrainConfig(data=data, run_dir=run_dir, task=task, task_options={"vocabulary": int(vocabulary)})
     print(train(config).metrics)  # noqa: T201

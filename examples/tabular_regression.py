@@ -2,27 +2,28 @@
 
     python examples/tabular_regression.py DATA RUN_DIR TARGET FEATURE [FEATURE ...]
 
-DATA is a set of rows, such as one that docs/tabular.md writes. In a configuration the task is
-`task: examples.tabular_regression:TabularRegression`, and its `task_options` are the fields of the class.
+DATA is a set of rows, such as one that docs/tabular.md writes. In a configuration of a copy of this file the task is
+`task: tabular_regression:TabularRegression`, and its `task_options` are the fields of the class.
 """
 # ruff: noqa: ARG002 - the arguments of a task's methods
 
-import dataclasses
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from smalti.errors import SchemaError
 from smalti.torch.train import Batch, Outcome, Task, TrainConfig, train
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
 class TabularRegression(Task):
     """A column of numbers from others, by layers of `hidden` units.
 
@@ -31,14 +32,15 @@ class TabularRegression(Task):
     """
 
     main_metric = "mean_squared_error"
+    data_options = ("target",)
 
     features: Sequence[str]
     target: str
-    hidden: Sequence[int] = (64, 64)
+    hidden: Sequence[PositiveInt] = (64, 64)
     """Units of each hidden layer."""
-    dropout: float = 0.0
-    target_mean: float = 0.0
-    target_scale: float = 1.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    target_mean: FiniteFloat = 0.0
+    target_scale: Annotated[FiniteFloat, Field(gt=0)] = 1.0
 
     def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
         """Check that the data have the columns, and that the target is no feature."""
@@ -50,6 +52,8 @@ class TabularRegression(Task):
 
     def build_model(self, config: TrainConfig) -> torch.nn.Module:
         """Return the network: (n, features) to (n, 1)."""
+        if ":" in config.model:
+            raise SchemaError(f"`model` is '{config.model}', but the task builds its own: replace `build_model`.")
         sizes = (len(self.features), *self.hidden)
         layers: list[torch.nn.Module] = [torch.nn.BatchNorm1d(sizes[0], affine=False)]
         for inputs, outputs in itertools.pairwise(sizes):
@@ -118,7 +122,6 @@ def _numbers(columns: Mapping[str, Any], name: str) -> NDArray[np.float64]:
 
 if __name__ == "__main__":
     data, run_dir, target, *features = sys.argv[1:]
-    task = "examples.tabular_regression:TabularRegression"
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the processes of a run find the task, too
+    task = f"{Path(__file__).stem}:TabularRegression"  # this file, which the processes of a run import
     config = TrainConfig(data=data, run_dir=run_dir, task=task, task_options={"features": features, "target": target})
     print(train(config).metrics)  # noqa: T201

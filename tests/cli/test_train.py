@@ -2,18 +2,21 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from smalti.cli import main
 from smalti.writer import MDSWriter
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tabular_regression.py"
 CONFIG = """
 data: {data}
 run_dir: {run}
-task: examples.tabular_regression:TabularRegression
+task: tabular_regression:TabularRegression
 task_options: {{features: [a], target: target}}
 train_split: null
 eval_split: null
@@ -27,6 +30,7 @@ def config(tmp_path):
     with MDSWriter(out=str(tmp_path / "set"), columns={"a": "float64", "target": "float64"}) as writer:
         for number in range(32):
             writer.write({"a": number / 32, "target": number / 16})
+    shutil.copy(EXAMPLE, tmp_path)
     (tmp_path / "c.yaml").write_text(CONFIG.format(data=tmp_path / "set", run=tmp_path / "run"))
     return str(tmp_path / "c.yaml")
 
@@ -63,7 +67,9 @@ def test_without_torch_the_command_names_the_extra_of_training(config, tmp_path)
 @pytest.mark.torch
 @pytest.mark.process
 @pytest.mark.parametrize("launcher", ["inline", "processes"])
-def test_the_launcher_of_the_configuration_trains(config, tmp_path, capsys, launcher):
+def test_the_launcher_of_the_configuration_trains_a_task_whose_module_is_beside_the_file(
+    config, tmp_path, capsys, launcher
+):
     processes = 1 if launcher == "inline" else 2
     words = ["--set", f"launcher={launcher}", "--set", f"num_processes={processes}", "--set", "epochs=2"]
     assert main(["train", config, *words, "--json"]) == 0

@@ -142,7 +142,7 @@ def test_a_model_of_rows_is_trained_reported_compared_and_promoted(
     other = sales.train(epochs=1, task_options={"features": ["b"], "target": "a"})
     check = other["checks"]["metric_has_not_worsened"]
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert "its task option `features` is ['a', 'b'], and not ['b']" in check.description
+    assert "its task option `target` is 'y', and not 'a'" in check.description
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,8 @@ def test_a_model_of_rows_is_trained_reported_compared_and_promoted(
         ),
         ({"task": "m:Mine", "task_options": {"depth": 1}}, {"task": "m:Mine", "task_options": {}}, "`depth` is 1"),
         ({"task": TRAIN.task, "task_options": TRAIN.task_options}, None, None),
+        ({"task": TRAIN.task, "task_options": {**TRAIN.task_options, "hidden": [4, 4]}}, None, None),
+        ({"task": TRAIN.task, "task_options": {**TRAIN.task_options, "target": "a"}}, None, "`target` is 'a', and"),
         ({}, {"task": TRAIN.task}, None),  # promoted before models said their task
     ],
 )
@@ -204,7 +206,7 @@ def test_a_figure_is_worse_by_a_share_in_the_declared_direction(
         (
             Source(table="t"),
             {"task": "language-model"},
-            "`task` must be image-classification, or module:Class",
+            "copy language_model.py .* `task: language_model:LanguageModel`",
         ),
     ],
 )

@@ -5,6 +5,7 @@ The task says which figure that is, and whether a higher one is better.
 Also here: the comparison of a model with the promoted one, by a figure of both on the same held-out samples.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,7 +14,8 @@ import dagster as dg
 
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.opening import Tag
-from smalti.errors import SmaltiError
+from smalti.errors import SchemaError, SmaltiError
+from smalti.torch.train.config import find_named
 from smalti_dagster.checks.check import CheckInput, DataCheck
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.places import shards_of
@@ -128,7 +130,7 @@ def worsening(before: float, now: float, *, higher_is_better: bool) -> float:
 def require_same_figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Check that the figures of two models are of the same task and data, as far as the facts of both are known.
 
-    All options of a task count, as the library does not know which matter.
+    Of the options of a task its `data_options` count; all, if it does not say which matter or cannot be imported.
 
     Raises:
         ValueError: they are not; the message names the difference.
@@ -139,7 +141,10 @@ def require_same_figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> N
     if before["task"] != task:
         raise ValueError(f"its task is {before['task']}, and not {task}")
     then, options = dict(before.get("task_options") or {}), dict(now.get("task_options") or {})
-    for name in sorted(then.keys() | options.keys()):
+    names = None
+    with contextlib.suppress(SchemaError):
+        names = getattr(find_named(task, field="task"), "data_options", None)
+    for name in sorted(then.keys() | options.keys()) if names is None else names:
         if then.get(name) != options.get(name):
             raise ValueError(
                 f"its task option `{name}` is {then.get(name)!r}, and not {options.get(name)!r}: promote a model with "

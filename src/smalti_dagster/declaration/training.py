@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from smalti.errors import SchemaError
 from smalti.order.mixture.planning import BATCHINGS
-from smalti.torch.train.config import IMAGES, KEPT, LAUNCHERS
+from smalti.torch.train.config import IMAGES, KEPT, LAUNCHERS, refuse_former_task
 from smalti.torch.tuning.space import DIRECTIONS, PRUNERS, SAMPLERS, parse_space
 from smalti_dagster.declaration.configuration import of_training
 from smalti_dagster.declaration.values import IMPORT_PATH, Function, require_import_path
@@ -108,6 +108,6 @@ class Train(dg.Model, dg.Resolvable):
     @field_validator("task")
     @classmethod
     def _is_a_task(cls, task: str) -> str:
-        if task != IMAGES and not IMPORT_PATH.fullmatch(task):
+        if refuse_former_task(task) != IMAGES and not IMPORT_PATH.fullmatch(task):
             raise ValueError(f"`task` must be {IMAGES}, or module:Class of a task of your own, found {task!r}")
         return task

@@ -86,16 +86,17 @@ def test_classes_may_be_left_out(name):
 def test_options_that_are_read_at_each_step_may_change(changed):
     then = TrainConfig(**BASE)
     now = replace(then, task_options={**OPTIONS, **changed})
-    check_same_run(now, {"config": then.public_json(), "digest": "1" * 64})
+    check_same_run(now, {"config": then.public_json(), "digest": "1" * 64}, TASKS[IMAGES].free_options)
 
 
-def test_options_of_a_users_task_are_all_compared_also_those_that_are_left_out():
+def test_options_of_a_users_task_are_compared_also_those_that_are_left_out_unless_it_says_that_they_may_change():
     then = TrainConfig(**{**BASE, "task": "mine:Task", "task_options": {"augment": 1, "depth": 2}})
     state = {"config": then.public_json(), "digest": "1" * 64}
     check_same_run(then, state)
     for options in ({"depth": 2}, {"augment": 1, "depth": 2, "more": 3}):
         with pytest.raises(CursorError, match="`task_options"):
             check_same_run(replace(then, task_options=options), state)
+    check_same_run(replace(then, task_options={"depth": 2}), state, ("augment",))
 
 
 @pytest.mark.parametrize("name", ["affinity", "data", "version"])

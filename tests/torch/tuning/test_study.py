@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from smalti.errors import SchemaError, TrainingError
+from smalti.errors import SchemaError, StoreTimeout, TrainingError
 from smalti.storage import open_store
 from smalti.torch.train.config import RunConfig
 from smalti.torch.tuning import StudyOptions, hyperparameter_study
 from smalti.torch.tuning.space import parse_space, with_params
+from smalti.torch.tuning.study import Conductor, RunningTrial
 from tests.torch.train.conftest import publish_squares
 from tests.torch.tuning.functions import constant, hopeless, loud, parabola, steps_to, version_read
 
@@ -120,6 +121,18 @@ def test_a_trial_that_is_worse_than_others_were_at_the_same_step_is_pruned(tmp_p
     found = hyperparameter_study(hopeless, {"x": [1, 2]}, options(tmp_path, trials=4))
     assert [trial.state for trial in found.trials] == ["complete", "complete", "complete", "pruned"]
     assert found.trials[3].value == 0.0
+
+
+def test_an_error_of_the_storage_of_a_study_ends_it_and_is_no_failure_of_the_trial():
+    def report(trial, event):
+        raise StoreTimeout("no answer")
+
+    asked = []
+    running = RunningTrial(None, lambda hear: hear({"event": "epoch"}), lambda: asked.append(True), report)
+    running.thread.join()
+    assert asked == [True]
+    with pytest.raises(StoreTimeout, match="no answer"):
+        Conductor(None, None, (), None, None)._conclude(running)
 
 
 def test_the_example_of_the_documentation_finds_a_rate_that_learns(tmp_path):

@@ -6,9 +6,11 @@ sample once.
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
@@ -227,7 +229,7 @@ def train_model(
 ) -> None:
     """Train a model as a configuration file says; a run that was stopped resumes from its newest checkpoint.
 
-    The launcher in the configuration starts the processes.
+    The launcher in the configuration starts the processes. Modules that it names are also found beside the file.
 
     Examples:
         smalti train config.yaml
@@ -257,6 +259,7 @@ def train_model(
     os.environ.update(waiting_of_threads(os.environ))  # the import of torch below reads them
     from smalti.torch.train import train
 
+    sys.path.append(str(Path(config).resolve().parent))  # as Python itself does for a program
     result = train(chosen)
     figures = [(name, f"{value:.6g}") for name, value in sorted(result.metrics.items())]
     run = [

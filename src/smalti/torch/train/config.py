@@ -97,6 +97,8 @@ class ImageOptions:
 
     factory: ClassVar[str] = "smalti.torch.train.tasks.images:ImageClassification"
     """`module:Class` of the task, called with `task_options`. Imported when used."""
+    free_options: ClassVar[tuple[str, ...]] = ("label_smoothing", "augment", "class_weights")
+    """As of any `Task`: those that may change when a run resumes."""
 
     image_column: Text = "image"
     label_column: Text = "label"
@@ -128,8 +130,28 @@ class ImageOptions:
 IMAGES = "image-classification"
 # To add a task, write its class and that of its options, and enter the latter here.
 TASKS: Mapping[str, type[ImageOptions]] = {IMAGES: ImageOptions}
+FORMER_TASKS: Mapping[str, str] = {"language-model": "LanguageModel", "tabular-regression": "TabularRegression"}
+"""Tasks that were shipped, and the classes of the examples that took their place."""
 OBJECT_TASK = "object:"
 """Before the name of a task that was given as an object."""
+
+
+def refuse_former_task(task: str) -> str:
+    """Return the name of a task unless it is a former one.
+
+    Raises:
+        SchemaError: it is; the message says what takes its place.
+    """
+    if task in FORMER_TASKS:
+        module, kind = task.replace("-", "_"), FORMER_TASKS[task]
+        raise SchemaError(
+            f"`task` '{task}' is no shipped task any more, but an example: copy {module}.py of the repository's "
+            f"examples beside your code, and give `task: {module}:{kind}` with the same `task_options` "
+            "(docs/training.md#the-built-in-trainer). Runs continue under this name; stored models are read with "
+            f"`task={kind}(...)`.",
+            field="task",
+        )
+    return task
 
 
 def place_of_option(name: str) -> str:
@@ -360,7 +382,7 @@ class TrainConfig(RunConfig):
 
     data: Text = field()  # required: without a value here, the default of `RunConfig` would be inherited
     """URL or path of the shard set."""
-    task: Annotated[Text, one_of(tuple(TASKS), "module:Class")] = IMAGES
+    task: Annotated[Text, AfterValidator(refuse_former_task), one_of(tuple(TASKS), "module:Class")] = IMAGES
     """A key of `TASKS`, or `module:Class` of a `Task` of your own, called with `task_options`."""
     task_options: Options = field(default_factory=dict)
     """Options of the task, as JSON values: the arguments of its class.

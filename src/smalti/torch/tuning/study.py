@@ -182,6 +182,7 @@ class Conductor:
 
         Raises:
             TrainingError: too many failed, or the study was continued elsewhere.
+            Exception: of the study's storage. The trials that were running continue with the next call.
         """
         deadline = math.inf if self.options.seconds is None else time.monotonic() + self.options.seconds
         try:
@@ -246,6 +247,8 @@ class Conductor:
         self._running.append(RunningTrial(trial, run, ask, self._is_hopeless))
 
     def _conclude(self, running: "RunningTrial") -> None:
+        if running.fault is not None:
+            raise running.fault
         if running.is_pruned:
             self._finish(running.trial, "pruned")
             return
@@ -321,6 +324,8 @@ class RunningTrial:
         self.failure = ""
         """The reason why an ended trial has no result."""
         self.is_pruned = False
+        self.fault: Exception | None = None
+        """An error of the study's storage, which is not the trial's failure."""
         self._ask, self._is_hopeless, self._is_stopped = stop, is_hopeless, False
         self.thread = threading.Thread(target=self._run, args=(run,), name="smalti-trial", daemon=True)
         self.thread.start()
@@ -339,9 +344,13 @@ class RunningTrial:
             self.failure = f"{type(error).__name__}: {error}"
 
     def _hear(self, event: Event) -> None:
-        if event["event"] != "output" and not self._is_stopped and self._is_hopeless(self.trial, event):
-            self.is_pruned = True
-            self.stop()
+        if event["event"] != "output" and not self._is_stopped:
+            try:
+                self.is_pruned = self._is_hopeless(self.trial, event)
+            except Exception as fault:  # noqa: BLE001 - raised by the thread of the study
+                self.fault = fault
+            if self.is_pruned or self.fault is not None:
+                self.stop()
         if self._is_stopped:
             raise _StoppedError
 

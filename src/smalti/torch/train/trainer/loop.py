@@ -59,7 +59,7 @@ class Trainer:
         """By which evaluations are compared."""
         if config.keep == "best":
             config = replace(config, keep_best=self.figure)
-        self.context = context = TrainerContext(life, config, None)
+        self.context = context = TrainerContext(life, config, task)
         self.began = time.monotonic()
         self.state = RunState()
         order = OrderOptions(affinity=config.affinity, batching_method=config.batching)

@@ -8,16 +8,15 @@ import pydantic
 import torch
 
 from smalti.errors import CheckpointError, CursorError, TrainingError
-from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, with_nested_options
+from smalti.torch.train.config import FORMER_TASKS, IMAGES, TASKS, TrainConfig, with_nested_options
 from smalti.torch.train.context import Context
 from smalti.torch.train.data import MIXTURE, Pins, cursor_name
 from smalti.torch.train.run.snapshot import Snapshot
 from smalti.torch.train.trainer.step import Sums
+from smalti.torch.train.trainer.task import Task
 
 _FIXED = ("task", "freeze", "train_split", "model", "optimizer", "seed")
 """Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
-_FREE = ("label_smoothing", "augment", "class_weights")
-"""Options of image classification that may change; no other option of a task may."""
 _OPTION = "task_options."
 """Before the name of an option."""
 _FROM_DATA = (f"{_OPTION}num_classes", f"{_OPTION}class_names")
@@ -141,6 +140,7 @@ class TrainerContext(Context):
     """
 
     run: TrainConfig
+    config: Task
 
     @property
     def resumed_from(self) -> dict[str, Any] | None:
@@ -170,7 +170,7 @@ class TrainerContext(Context):
 
     def _unpacked(self, snapshot: Snapshot) -> tuple[Snapshot, Mapping[str, Any], Pins]:
         config, state, address = self.run, snapshot.state, self._data.address()
-        check_same_run(config, state)
+        check_same_run(config, state, self.config.free_options)
         # A run keeps the version that it began with, even if a newer one has been published since. Equal data may be
         # at another address, or have another number; the cursor refuses others.
         version = state["version"] if config.version is None else config.version
@@ -301,13 +301,15 @@ def _not_of_trainer(name: str, found: str, expected: str) -> CheckpointError:
     )
 
 
-def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
-    """Check that a checkpoint belongs to the run that `config` describes.
+def check_same_run(config: TrainConfig, state: Mapping[str, Any], free_options: Collection[str] = ()) -> None:
+    """Check that a checkpoint belongs to the run that `config` describes; `free_options` are those of its task.
 
     Raises:
         CursorError: a field differs that may not change within a run; the message names it.
     """
-    now, then = _compared(config.public_json()), _compared(state["config"])
+    now, then = (_compared(stored, free_options) for stored in (config.public_json(), state["config"]))
+    if FORMER_TASKS.get(then["task"]) == now["task"].rpartition(":")[2]:
+        then["task"] = now["task"]  # the same task, as a copy of the example
     names = _FIXED if now["task"] != then["task"] else tuple({**now, **then})
     given = [name for name in names if name not in _FROM_DATA or now.get(name)]
     changed = [name for name in given if now.get(name) != then.get(name)]
@@ -327,13 +329,13 @@ def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
         )
 
 
-def _compared(stored: Mapping[str, Any]) -> dict[str, Any]:
+def _compared(stored: Mapping[str, Any], free_options: Collection[str]) -> dict[str, Any]:
     """Return what may not change of the stored fields of a configuration, in the form of this version."""
     fields = with_nested_options({**_BEFORE, **stored})
     task, given = str(fields["task"]), fields.get("task_options")
     defaults = TASKS[task].option_defaults() if task in TASKS else {}
     options = {**defaults, **(given if isinstance(given, Mapping) else {})}
-    fixed = {f"{_OPTION}{name}": value for name, value in options.items() if task not in TASKS or name not in _FREE}
+    fixed = {f"{_OPTION}{name}": value for name, value in options.items() if name not in free_options}
     return {**{name: fields.get(name) for name in _FIXED}, **fixed}
 
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from smalti.catalog import Manifest
 from smalti.errors import SchemaError, TrainingError
-from smalti.torch.train.config import IMAGES, OBJECT_TASK, TASKS, TrainConfig, find_named
+from smalti.torch.train.config import FORMER_TASKS, IMAGES, OBJECT_TASK, TASKS, TrainConfig, find_named
 from smalti.torch.train.run.files import read_json, write_json, write_tensors
 
 if TYPE_CHECKING:
@@ -110,6 +110,10 @@ class Task:
     """The figure by which models are compared: `loss`, or a key of what `figures` or `metrics` return."""
     higher_is_better = False
     """True if the better of two models has the higher one."""
+    free_options: ClassVar[tuple[str, ...]] = ()
+    """Options that may change when a run resumes, such as a loss's weights; another value of any other is refused."""
+    data_options: ClassVar[tuple[str, ...] | None] = None
+    """Options that say what the figures are of: Dagster compares no models that differ in one. None: all options."""
 
     # ------------------------------------------------------------ to be written
 
@@ -320,7 +324,7 @@ def task_of(config: TrainConfig, task: Task | None = None) -> Task:
     factory = find_named(shipped.factory if shipped else config.task, field="task")
     try:
         own = factory(**config.task_options)
-    except (TypeError, SchemaError) as error:
+    except (TypeError, ValueError) as error:  # pydantic's errors are ValueErrors
         raise SchemaError(
             f"`task` '{config.task}' cannot be made with the options {dict(config.task_options)}: {error}",
             task=config.task,
@@ -363,5 +367,8 @@ def load_model(folder: Path, task: Task | None = None) -> tuple[nn.Module, Train
     settings = read_json(folder / "smalti.json")
     if "train" not in settings:
         raise TrainingError(f"{folder} does not say how its model was made: an older version of Smalti has saved it")
-    config = TrainConfig.from_json(settings["train"])
+    fields = settings["train"]
+    if task is not None and fields.get("task") in FORMER_TASKS:
+        fields = {**fields, "task": name_of(task)}
+    config = TrainConfig.from_json(fields)
     return task_of(config, task).load_model(folder, config), config
