@@ -37,36 +37,49 @@ def lazy_package(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str]
 
     def names() -> list[str]:
         module = sys.modules[package]
-        return sorted({*homes, *vars(module), *(found.name for found in iter_modules(module.__path__))})
+        return sorted({*homes, *vars(module), *(info.name for info in iter_modules(module.__path__))})
 
     return get, names
 
 
 class _Shared(ModuleType):
-    """A module that has no file: its names are those of another module, also where they are assigned."""
+    """A module that has no file: its names are those of another module, which is imported when one is asked for.
 
-    def __init__(self, name: str, home: ModuleType) -> None:
+    What is assigned is assigned in both.
+    """
+
+    def __init__(self, name: str, home: str) -> None:
         super().__init__(name)
-        vars(self).update({**vars(home), **vars(self), "__spec__": ModuleSpec(name, None), "_home": home})
+        vars(self).update(__spec__=ModuleSpec(name, None), _home=home)
+
+    def __getattr__(self, name: str) -> Any:
+        home = import_module(vars(self)["_home"])
+        vars(self).update({**vars(home), **vars(self)})  # what patches attributes looks for them there
+        return getattr(home, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         vars(self)[name] = value
         if not name.startswith("__"):  # such as `__spec__`, which the import system sets
-            setattr(vars(self)["_home"], name, value)
+            setattr(import_module(self._home), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        delattr(import_module(self._home), name)
 
 
-def serve(package: str, *names: str) -> None:
-    """Make the modules `package.name` importable, whose names are those of the package itself here.
+def serve(package: str, *names: str, home: str | None = None) -> None:
+    """Make the modules `package.name` importable, which have no file, and whose names are those of one that has.
 
     Args:
-        package: the `__name__` of the package or module that calls this at its end.
-        names: the modules' names below it.
+        package: the `__name__` of the package or module that calls this at its end, or of one that is served by it.
+        names: the modules' names below it. The package keeps a function of one of these names.
+        home: the module that has the names; by default the package itself.
     """
-    home = sys.modules[package]
-    vars(home).setdefault("__path__", [])  # the import system looks for modules only below packages
+    attributes = vars(sys.modules[package])
+    attributes.setdefault("__path__", [])  # the import system looks for modules only below packages
     for name in names:
-        sys.modules[f"{package}.{name}"] = _Shared(f"{package}.{name}", home)
-        setattr(home, name, sys.modules[f"{package}.{name}"])
+        module = sys.modules[f"{package}.{name}"] = _Shared(f"{package}.{name}", home or package)
+        attributes.setdefault(name, module)
 
 
 def with_parameters(shared: Iterable[Parameter]) -> Callable[[InitT], InitT]:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.compat.paths import serve
-from smalti.compat.streaming.base.arguments import with_defaults, with_signature
-from smalti.compat.streaming.base.dataset import StreamingDataset
+from smalti.compat.streaming.base.dataset import StreamingDataset, with_defaults, with_signature
 from smalti.compat.streaming.base.storage.download import CloudDownloader
 from smalti.storage.store import check_key
 

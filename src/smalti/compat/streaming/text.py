@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from smalti.compat.paths import serve
-from smalti.compat.streaming.base.arguments import with_defaults, with_signature
-from smalti.compat.streaming.base.dataset import StreamingDataset
+from smalti.compat.streaming.base.dataset import StreamingDataset, with_defaults, with_signature
 from smalti.errors import MissingDependency
 
 __all__ = ["StreamingC4", "StreamingEnWiki", "StreamingPile"]

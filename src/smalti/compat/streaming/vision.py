@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from smalti.compat.paths import serve
-from smalti.compat.streaming.base.arguments import with_defaults, with_signature
-from smalti.compat.streaming.base.dataset import StreamingDataset
+from smalti.compat.streaming.base.dataset import StreamingDataset, with_defaults, with_signature
 
 if TYPE_CHECKING or find_spec("torchvision") is None:
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from smalti.compat.paths import lazy_package
+from smalti.compat.paths import lazy_package, serve
 
 if TYPE_CHECKING:
     from smalti.compat.streaming.base.dataloader import StreamingDataLoader as StreamingDataLoader
@@ -29,3 +29,6 @@ _HOMES = {
 __all__ = [*_HOMES]  # noqa: PLE0604 -- strings
 
 __getattr__, __dir__ = lazy_package(__name__, _HOMES)
+serve(__name__, "hashing", home=f"{__name__}.compression")
+serve(__name__, "sampling", home="smalti.compat.streaming.order.sampling")
+serve(__name__, "spanner", home=f"{__name__}.array")

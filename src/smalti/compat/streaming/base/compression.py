@@ -1,4 +1,7 @@
-"""Compression algorithms by name, such as `zstd` and `zstd:7`; `smalti.format.compression` does the work."""
+"""Compression algorithms by name, such as `zstd` and `zstd:7`, and checksums by name, of the files of a shard.
+
+`smalti.format.compression` and `smalti.format.hashing` do the work.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -9,8 +12,18 @@ from typing_extensions import Self
 from smalti.format import MAX_FILE_BYTES, parse_compression
 from smalti.format.compression import COMPRESSION_NAMES
 from smalti.format.compression import Compression as Algorithm
+from smalti.format.hashing import HASH_NAMES, digest_bytes
 
-__all__ = ["compress", "decompress", "get_compression_extension", "get_compressions", "is_compression"]
+__all__ = [
+    "compress",
+    "decompress",
+    "get_compression_extension",
+    "get_compressions",
+    "get_hash",
+    "get_hashes",
+    "is_compression",
+    "is_hash",
+]
 
 
 class Compression(ABC):
@@ -158,3 +171,24 @@ def _algorithm(name: str) -> Algorithm:
     if found is None:
         raise ValueError(f"{name} is not a supported compression algorithm; `get_compressions` lists all.")
     return found
+
+
+def get_hashes() -> set[str]:
+    """Return the names of all checksums that a shard can have."""
+    return set(HASH_NAMES)
+
+
+def is_hash(algo: str) -> bool:
+    """Return whether there is a checksum of this name."""
+    return algo in HASH_NAMES
+
+
+def get_hash(algo: str, data: bytes) -> str:
+    """Return a checksum of `data` as hex digits.
+
+    Raises:
+        ValueError: there is no checksum of this name.
+    """
+    if not is_hash(algo):
+        raise ValueError(f"{algo} is not a supported hash algorithm; expected one of {', '.join(sorted(HASH_NAMES))}.")
+    return digest_bytes(data, [algo])[algo]

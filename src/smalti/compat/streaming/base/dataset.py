@@ -6,9 +6,10 @@ The attributes are plain: their values at the beginning of an epoch determine it
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from inspect import signature
 from math import ceil
 from typing import Any
 
@@ -17,12 +18,12 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from smalti.catalog.table.shard_table import bytes_of
-from smalti.compat.streaming.base.array import Array
+from smalti.compat.paths import with_parameters
+from smalti.compat.streaming.base.array import Array, Spanner, check_sample_id
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.base.engine import opening, planning, progress
-from smalti.compat.streaming.base.format.base.reader import Reader
+from smalti.compat.streaming.base.format.base import Reader
 from smalti.compat.streaming.base.registry_utils import construct_from_registry
-from smalti.compat.streaming.base.spanner import Spanner, check_sample_id
 from smalti.compat.streaming.base.stream import Stream, readers_of, streams_registry
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
@@ -461,3 +462,33 @@ def _checked_predownload(predownload: int | None, batch_size: int | None) -> int
             stacklevel=3,
         )
     return predownload
+
+
+_LATER = {
+    "streams", "sampling_method", "sampling_granularity", "batching_method", "allow_unsafe_types", "replication",
+    "stream_name", "stream_config",
+}  # fmt: skip
+"""Arguments of `StreamingDataset` that the dataset classes of `vision`, `text` and `multimodal` do not take."""
+_OLDER = {"download_timeout": 60, "partition_algo": "orig", "shuffle_algo": "py1s", "shuffle_block_size": 1 << 18}
+"""Their defaults, as MosaicML has them, which are older than those of `StreamingDataset`."""
+_TAKEN = {
+    name: parameter.replace(default=_OLDER.get(name, parameter.default))
+    for name, parameter in signature(StreamingDataset).parameters.items()
+    if name not in _LATER
+}
+
+
+def with_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for `StreamingDataset`, completed by the defaults of `vision`, `text` and `multimodal`.
+
+    Raises:
+        TypeError: These classes take no such argument.
+    """
+    unknown = sorted(arguments.keys() - _TAKEN.keys())
+    if unknown:
+        raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}; expected one of {', '.join(_TAKEN)}")
+    return {name: arguments.get(name, parameter.default) for name, parameter in _TAKEN.items()}
+
+
+with_signature = with_parameters(_TAKEN.values())
+"""Decorator of an `__init__` that takes these arguments as `**arguments`."""

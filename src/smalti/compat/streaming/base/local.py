@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from smalti.compat.streaming.base.array import Array
-from smalti.compat.streaming.base.format.base.reader import Reader
-from smalti.compat.streaming.base.spanner import Spanner, check_sample_id
+from smalti.compat.streaming.base.array import Array, Spanner, check_sample_id
+from smalti.compat.streaming.base.format.base import Reader
 from smalti.compat.streaming.base.stream import readers_of
 from smalti.compat.streaming.errors import mosaicmls_words
 from smalti.errors import CatalogError, StoreNotFound

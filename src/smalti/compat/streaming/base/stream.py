@@ -24,7 +24,7 @@ from smalti.cache import CacheOptions
 from smalti.catalog.header import INDEX
 from smalti.compat.streaming.base.distributed import barrier, get_local_rank
 from smalti.compat.streaming.base.format import reader_from_json
-from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
+from smalti.compat.streaming.base.format.base import FileInfo, Reader
 from smalti.compat.streaming.base.registry_utils import create_registry
 from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, CloudDownloader, LocalDownloader
 from smalti.compat.streaming.base.util import retry, wait_for_file_to_exist

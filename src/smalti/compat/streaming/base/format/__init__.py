@@ -7,9 +7,17 @@ from typing import Any
 
 from smalti.compat.paths import serve
 from smalti.compat.streaming.base.format.base import FileInfo, Reader
-from smalti.compat.streaming.base.format.json import JSONReader, JSONWriter
 from smalti.compat.streaming.base.format.mds import MDSReader, MDSWriter
-from smalti.compat.streaming.base.format.xsv import CSVReader, CSVWriter, TSVReader, TSVWriter, XSVReader, XSVWriter
+from smalti.compat.streaming.base.format.text import (
+    CSVReader,
+    CSVWriter,
+    JSONReader,
+    JSONWriter,
+    TSVReader,
+    TSVWriter,
+    XSVReader,
+    XSVWriter,
+)
 from smalti.compat.streaming.errors import EntryError
 
 __all__ = [
@@ -25,11 +33,7 @@ __all__ = [
 ]
 
 _readers: dict[str, type[Reader]] = {
-    "csv": CSVReader,
-    "json": JSONReader,
-    "mds": MDSReader,
-    "tsv": TSVReader,
-    "xsv": XSVReader,
+    kind._format: kind for kind in (CSVReader, JSONReader, MDSReader, TSVReader, XSVReader)
 }
 """Name of a format in index files to the class of its reader."""
 
@@ -58,3 +62,6 @@ def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Re
 
 
 serve(__name__, "index")
+serve(__name__, "json", "xsv", home=f"{__name__}.text")
+serve(f"{__name__}.json", "encodings", "reader", "writer")
+serve(f"{__name__}.xsv", "encodings", "reader", "writer")

@@ -33,6 +33,7 @@ __all__ = [
     "DBFSDownloader",
     "AlipanDownloader",
     "LocalDownloader",
+    "download_file",
 ]
 
 BOTOCORE_CLIENT_ERROR_CODES = {"403", "404", "NoSuchKey"}

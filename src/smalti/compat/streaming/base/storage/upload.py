@@ -36,6 +36,7 @@ __all__ = [
     "OCIUploader",
     "HFUploader",
     "AzureUploader",
+    "AzureDataLakeUploader",
     "DatabricksUnityCatalogUploader",
     "DBFSUploader",
     "AlipanUploader",

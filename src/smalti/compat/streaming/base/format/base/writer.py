@@ -20,9 +20,8 @@ import numpy as np
 from typing_extensions import Required, Self, TypedDict, Unpack
 
 from smalti.compat.paths import with_parameters
-from smalti.compat.streaming.base.compression import is_compression
+from smalti.compat.streaming.base.compression import is_compression, is_hash
 from smalti.compat.streaming.base.format.base.places import SetUploader
-from smalti.compat.streaming.base.hashing import is_hash
 from smalti.compat.streaming.base.storage.upload import CloudUploader
 from smalti.compat.streaming.base.util import bytes_to_int
 from smalti.compat.streaming.errors import BadColumn

@@ -5,7 +5,7 @@ from typing import Any
 from typing_extensions import Unpack
 
 from smalti.compat.paths import serve
-from smalti.compat.streaming.base.format.base.reader import JointReader
+from smalti.compat.streaming.base.format.base import JointReader
 from smalti.compat.streaming.base.format.base.writer import JointWriter, WriterArguments, with_writer_arguments
 from smalti.compat.streaming.base.format.mds.encodings import (
     TableEncoding,
