@@ -110,3 +110,30 @@ def test_a_module_of_mosaicmls_that_shares_one_here_has_its_names_also_to_assign
         monkeypatch.setattr(module, home.__all__[0], path)
         assert getattr(home, home.__all__[0]) == path
         monkeypatch.undo()
+
+
+SERVED = {
+    "distributed": ("base.world", "get_rank"),
+    "hashing": ("base.compression", "is_hash"),
+    "sampling": ("order.sampling", "get_sampling"),
+    "spanner": ("base.array", "Spanner"),
+}
+PATCH = """
+import sys
+from importlib import import_module
+from unittest import mock
+
+path, home, name = sys.argv[1:]
+module = import_module(f"smalti.compat.streaming.base.{path}")
+assert f"smalti.compat.streaming.{home}" not in sys.modules
+for _ in range(2):  # before the module has its names, and after that
+    with mock.patch(f"smalti.compat.streaming.base.{path}.{name}", 7):
+        home_module = sys.modules[f"smalti.compat.streaming.{home}"]
+        assert (getattr(module, name), getattr(home_module, name)) == (7, 7)
+    assert getattr(module, name) is getattr(home_module, name) != 7
+"""
+
+
+@pytest.mark.parametrize("path", SERVED)
+def test_a_module_without_a_file_is_patched_together_with_the_one_that_has_its_names(path):
+    run_beside([sys.executable, "-c", PATCH, path, *SERVED[path]], minimal_env([SOURCE]))

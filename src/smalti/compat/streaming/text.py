@@ -38,7 +38,13 @@ class TokenizedDataset(StreamingDataset):
         self.tokenizer_name = tokenizer_name
         self.max_seq_len = max_seq_len
         self.group_method = group_method
-        self.tokenizer = _load_tokenizer(tokenizer_name)
+        try:
+            from transformers import AutoTokenizer
+        except ImportError as error:
+            raise MissingDependency("tokenizers of Hugging Face need `pip install transformers`") from error
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_name)
+        if self.tokenizer.pad_token is None:  # GPT-2's, for example
+            self.tokenizer.pad_token = self.tokenizer.eos_token
 
     def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
         """Return the tokens of the sample of this number."""
@@ -56,17 +62,6 @@ class StreamingPile(TokenizedDataset):
     """Tokens of the Pile, as MosaicML's script writes it."""
 
     _unknown_group_method: ClassVar[str] = 'Only group_method="truncate" is supported at this time. Found {}.'
-
-
-def _load_tokenizer(name: str) -> Any:
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise MissingDependency("tokenizers of Hugging Face need `pip install transformers`") from error
-    tokenizer: Any = AutoTokenizer.from_pretrained(name)
-    if tokenizer.pad_token is None:  # GPT-2's, for example
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 _IGNORED = -100

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import InspectLoader, Loader, MetaPathFinder
+from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
@@ -55,14 +55,19 @@ class _AliasLoader(InspectLoader):
 
 
 class _AliasFinder(MetaPathFinder):
-    """Finds `streaming` and the modules below it in `smalti.compat.streaming`."""
+    """Finds `streaming` and the modules below it in `smalti.compat.streaming`.
+
+    The module of `SparkContext`, which may be imported after `install`, is found as without this finder.
+    """
 
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
+        path: Sequence[str] | None,
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
+        if fullname in _SPARK_MODULES:
+            return _spec_that_tells_spark(fullname, path)
         if fullname != _NAME and not fullname.startswith(f"{_NAME}."):
             return None
         found = find_spec(_PACKAGE + fullname.removeprefix(_NAME))
@@ -89,7 +94,7 @@ def install() -> None:
             f" imports `streaming`, or run the program by `python -m smalti.compat.streaming`"
         )
     if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
-        sys.meta_path[:0] = [_AliasFinder(), _SparkFinder()]
+        sys.meta_path.insert(0, _AliasFinder())
     sys.modules[_NAME] = package
     if FOLDER not in sys.path:
         sys.path.insert(1, FOLDER)  # the first is the program's own folder
@@ -99,7 +104,7 @@ def install() -> None:
 
 def uninstall() -> None:
     """Undo `install`; modules that imported `streaming` keep what they have."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AliasFinder | _SparkFinder)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AliasFinder)]
     for context in _spark_contexts():
         if isinstance(vars(context).get("environment"), _WorkersEnvironment):
             del context.environment  # type: ignore[attr-defined]
@@ -131,40 +136,18 @@ class _WorkersEnvironment:
         vars(context)["environment"] = variables
 
 
-class _SparkFinder(MetaPathFinder):
-    """Finds the module of `SparkContext`, which may be imported after `install`, as it is without this finder."""
+def _spec_that_tells_spark(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Return the spec of a module whose own loader loads it; its class is changed then."""
+    spec = PathFinder.find_spec(name, path)
+    loader: Any = None if spec is None else spec.loader
+    if loader is not None:
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        if fullname not in _SPARK_MODULES:
-            return None
-        spec = PathFinder.find_spec(fullname, path)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _SparkLoader(spec.loader)
-        return spec
+        def exec_module(module: ModuleType) -> None:
+            type(loader).exec_module(loader, module)
+            _tell_spark()
 
-
-class _SparkLoader(Loader):
-    """Loads the module by its own loader, and changes its class."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Load the module."""
-        self._loader.exec_module(module)
-        _tell_spark()
+        loader.exec_module = exec_module
+    return spec
 
 
 def _spark_contexts() -> list[type]:

@@ -29,6 +29,7 @@ _HOMES = {
 __all__ = [*_HOMES]  # noqa: PLE0604 -- strings
 
 __getattr__, __dir__ = lazy_package(__name__, _HOMES)
+serve(__name__, "distributed", home=f"{__name__}.world")
 serve(__name__, "hashing", home=f"{__name__}.compression")
 serve(__name__, "sampling", home="smalti.compat.streaming.order.sampling")
 serve(__name__, "spanner", home=f"{__name__}.array")

@@ -401,7 +401,9 @@ class StreamingDataset(Array, IterableDataset[Any]):
     def _smalti_each_sample(self, iteration: int | None) -> Iterator[Any]:
         self._unique_worker_world = self._unique_rank_world.detect_workers()
         self._parallel_worker_world = self._parallel_rank_world.detect_workers()
-        epoch, sample_in_epoch = self._resume_incr_epoch(iteration)
+        settle: Any = progress.start_of
+        start, _ = self._smalti_progress.begin(settle, iteration)
+        epoch, sample_in_epoch = self._resume(self._parallel_worker_world, start.epoch)
         if not isinstance(self.batch_size, int):
             raise ValueError(  # noqa: TRY004 - MosaicML's class
                 "Please pass `batch_size` to StreamingDataset. It should be set the same as the DataLoader, and is the "
@@ -432,12 +434,6 @@ class StreamingDataset(Array, IterableDataset[Any]):
         for _, ids in steps:
             for sample_id in ids.tolist():
                 yield self[sample_id]
-
-    def _resume_incr_epoch(self, iteration: int | None) -> tuple[int, int]:
-        """Begin an iteration, of this worker's number, and return its epoch and the sample at which it starts."""
-        settle: Any = progress.start_of
-        start, _ = self._smalti_progress.begin(settle, iteration)
-        return self._resume(self._parallel_worker_world, start.epoch)
 
 
 def _check_name(what: str, name: str, allowed: Any) -> None:

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.compat.paths import serve
-from smalti.compat.streaming.base import distributed as dist
+from smalti.compat.streaming.base import world as dist  # `barrier` is a module here
 from smalti.compat.streaming.base.constant import LOCALS, TICK
 from smalti.compat.streaming.base.world import World
 
@@ -76,19 +76,21 @@ class SharedMemory:
         size: int = 0,
         auto_cleanup: bool = True,  # noqa: FBT001, FBT002 - MosaicML's signature
     ) -> None:
-        self.created_shms: list[BuiltinSharedMemory] = []
-        self.opened_shms: list[BuiltinSharedMemory] = []
         self._pid = os.getpid()
-        if create is False:
-            self.shm = self._attach(name)
-        else:
-            try:
+        is_new = create is not False
+        try:
+            self.shm = BuiltinSharedMemory(name, create=True, size=size) if is_new else attached(name)
+        except FileExistsError:
+            if create:
+                raise
+            self.shm = attached(name)
+            is_new = not is_held(self.shm)
+            if is_new:  # of processes that have all ended
+                self.shm.close()
+                remove_left_over(self.shm.name)
                 self.shm = BuiltinSharedMemory(name, create=True, size=size)
-                self.created_shms.append(self.shm)
-            except FileExistsError:
-                if create:
-                    raise
-                self.shm = self._attach_or_replace(name, size)
+        self.created_shms = [self.shm] if is_new else []
+        self.opened_shms = [] if is_new else [self.shm]
         _hold(self.shm)
         _all.add(self)
         if auto_cleanup:
@@ -98,23 +100,6 @@ class SharedMemory:
         """Hold the block in a process that gets it by a pickle."""
         vars(self).update(state)
         _hold(self.shm)
-
-    def _attach_or_replace(self, name: str | None, size: int) -> BuiltinSharedMemory:
-        """Attach to the block if a running process has it, else create it anew."""
-        present = self._attach(name)
-        if is_held(present):
-            return present
-        self.opened_shms.remove(present)
-        present.close()
-        remove_left_over(present.name)
-        created = BuiltinSharedMemory(name, create=True, size=size)
-        self.created_shms.append(created)
-        return created
-
-    def _attach(self, name: str | None) -> BuiltinSharedMemory:
-        memory = attached(name)
-        self.opened_shms.append(memory)
-        return memory
 
     @property
     def buf(self) -> memoryview:
@@ -152,9 +137,21 @@ def unlink_own(kinds: Collection[str]) -> None:
 
 def attached(name: str | None) -> BuiltinSharedMemory:
     """Return an existing block, which this process neither holds nor removes."""
-    options: dict[str, Any] = {"track": False} if sys.version_info >= (3, 13) else {}
-    with _untracked():
-        return BuiltinSharedMemory(name, **options)
+    if sys.version_info >= (3, 13):
+        return BuiltinSharedMemory(name, track=False)
+    # Python's resource tracker would remove the block when this process ends.
+    with _register_lock:
+        register = resource_tracker.register
+
+        def register_others(name: str, kind: str) -> None:
+            if kind != "shared_memory":
+                register(name, kind)
+
+        resource_tracker.register = register_others  # type: ignore[assignment]
+        try:
+            return BuiltinSharedMemory(name)
+        finally:
+            resource_tracker.register = register
 
 
 def is_held(memory: BuiltinSharedMemory) -> bool:
@@ -196,26 +193,6 @@ def _unlink(memory: BuiltinSharedMemory) -> None:
         memory.unlink()
     except FileNotFoundError:  # another process has removed it, so Python's tracker need not
         resource_tracker.unregister(memory._name, "shared_memory")  # type: ignore[attr-defined]
-
-
-@contextmanager
-def _untracked() -> Iterator[None]:
-    """Attach without Python's resource tracker, which would remove the block when this process ends.
-
-    Python 3.13 has an option for that.
-    """
-    with _register_lock:
-        register = resource_tracker.register
-
-        def register_others(name: str, kind: str) -> None:
-            if kind != "shared_memory":
-                register(name, kind)
-
-        resource_tracker.register = register_others  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            resource_tracker.register = register
 
 
 class SharedArray:
@@ -436,27 +413,22 @@ def _register(folders: list[str], downloads: set[str], retry: int) -> tuple[int,
 def _entries() -> Iterator[tuple[int, SharedMemory, list[str]]]:
     """Yield number, memory and folders of all entries, up to the first free number."""
     for number in count():
+        name = _get_path(number, LOCALS)
         try:
-            if _is_left_over(_get_path(number, LOCALS)):
-                remove_left_over(_get_path(number, LOCALS))
+            memory = attached(name)
+            entry = bytes(memory.buf or b"")
+            size = int.from_bytes(entry[:_SIZE_BYTES], sys.byteorder)
+            is_left_over = entry[size : size + len(_OURS)] == _OURS and not is_held(memory)
+            memory.close()
+            if is_left_over:  # one of ours, whose processes have all ended
+                remove_left_over(name)
                 continue
-            memory = SharedMemory(_get_path(number, LOCALS), create=False, auto_cleanup=False)
+            shared = SharedMemory(name, create=False, auto_cleanup=False)
         except PermissionError:  # of another user
             continue
         except FileNotFoundError:
             return
-        yield number, memory, _unpack_locals(bytes(memory.buf))[0]
-
-
-def _is_left_over(name: str) -> bool:
-    """Return whether an entry is one of ours whose processes have all ended."""
-    memory = attached(name)
-    try:
-        entry = bytes(memory.buf or b"")
-        size = int.from_bytes(entry[:_SIZE_BYTES], sys.byteorder)
-        return entry[size : size + len(_OURS)] == _OURS and not is_held(memory)
-    finally:
-        memory.close()
+        yield number, shared, _unpack_locals(bytes(shared.buf))[0]
 
 
 serve(__name__, "array", "barrier", "memory", "prefix", "scalar")

@@ -22,13 +22,12 @@ from typing_extensions import Self
 
 from smalti.cache import CacheOptions
 from smalti.catalog.header import INDEX
-from smalti.compat.streaming.base.distributed import barrier, get_local_rank
 from smalti.compat.streaming.base.format import reader_from_json
 from smalti.compat.streaming.base.format.base import FileInfo, Reader
 from smalti.compat.streaming.base.registry_utils import create_registry
 from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, CloudDownloader, LocalDownloader
 from smalti.compat.streaming.base.util import retry, wait_for_file_to_exist
-from smalti.compat.streaming.base.world import World
+from smalti.compat.streaming.base.world import World, barrier, get_local_rank
 from smalti.compat.streaming.order.sampling import weigh_streams
 from smalti.cursor import WEIGHT_NAMES
 from smalti.errors import ChecksumMismatch, StoreError, StoreNotFound
@@ -112,10 +111,24 @@ class Stream:
         fetching = _present(download_retry=download_retry, download_timeout=download_timeout, keep_zip=keep_zip)
         self._given_fetching = frozenset(fetching)
         for name, value in (self._given_weights | fetching).items():
-            _check_number(name, value)
+            if name == "download_timeout":
+                if value <= 0:
+                    raise ValueError(f"`download_timeout` must be positive, found {value}.")
+            elif name != "keep_zip" and value < 0:
+                raise ValueError(f"`{name}` must be non-negative, found {value}.")
             setattr(self, name, value)
         self._downloader = _downloader_of(self.remote)
-        self.local = self._make_temporary_folder() if local is None else os.fspath(local)
+        self.local = self._get_temporary_directory() if local is None else os.fspath(local)
+        if local is None:
+            if get_local_rank() == 0:
+                try:
+                    os.makedirs(self.local)  # noqa: PTH103 - the path is text
+                except FileExistsError as error:
+                    raise FileExistsError(
+                        f"Could not create a temporary local directory {self.local} because it already exists. To "
+                        "reuse what was fetched there, pass it as `local`; otherwise delete it, or pass another folder."
+                    ) from error
+            barrier()
         self._set_safe_keep_zip()
 
     def to_smalti(self, *, allow_unsafe_types: bool = False) -> EngineStream:
@@ -391,19 +404,6 @@ class Stream:
             name = hashlib.blake2s(self.remote.encode("utf-8"), digest_size=16).hexdigest()
         return os.path.join(tempfile.gettempdir(), name, self.split)  # noqa: PTH118 - MosaicML's path, to the character
 
-    def _make_temporary_folder(self) -> str:
-        folder = self._get_temporary_directory()
-        if get_local_rank() == 0:
-            try:
-                os.makedirs(folder)  # noqa: PTH103 - the path is text
-            except FileExistsError as error:
-                raise FileExistsError(
-                    f"Could not create a temporary local directory {folder} because it already exists. To reuse what "
-                    "was fetched there, pass it as `local`; otherwise delete it, or pass another folder."
-                ) from error
-        barrier()
-        return folder
-
 
 _ORIGINALS = {name: getattr(Stream, name) for name in _OVERRIDABLE}
 
@@ -517,14 +517,6 @@ class EngineDownloader(LocalDownloader):
 
 def _present(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _check_number(name: str, value: Any) -> None:
-    if name == "download_timeout":
-        if value <= 0:
-            raise ValueError(f"`download_timeout` must be positive, found {value}.")
-    elif name != "keep_zip" and value < 0:
-        raise ValueError(f"`{name}` must be non-negative, found {value}.")
 
 
 def _downloader_of(remote: str | None) -> CloudDownloader:

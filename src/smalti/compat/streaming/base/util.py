@@ -163,17 +163,17 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
         RuntimeError: an index file or a shard is not there, or the root holds versions that Smalti published.
     """
     first = args[0] if args else kwargs.get("index_file_urls", kwargs.get("out"))
-    count = len(args) + len(kwargs)
+    is_list = isinstance(first, list)
+    if not (isinstance(first, list | str | tuple | os.PathLike) and 1 <= len(args) + len(kwargs) - is_list <= 3):
+        raise ValueError(
+            f"Invalid arguments to merge_index: {args}, {kwargs}; expected (out, keep_local, download_timeout) or "
+            "(index_file_urls, out, keep_local, download_timeout), with a list of addresses."
+        )
     try:
-        if isinstance(first, list) and 2 <= count <= 4:
-            _merge_index_from_list(*args, **kwargs)
-        elif isinstance(first, str | tuple | os.PathLike) and 1 <= count <= 3:
-            _merge_index_from_root(*args, **kwargs)
+        if is_list:
+            _merge_index(*args, **kwargs)
         else:
-            raise ValueError(
-                f"Invalid arguments to merge_index: {args}, {kwargs}; expected (out, keep_local, download_timeout) or "
-                "(index_file_urls, out, keep_local, download_timeout), with a list of addresses."
-            )
+            _merge_index(None, *args, **kwargs)
     except (CatalogError, StoreError) as error:
         key = str(error.facts.get("key", ""))
         is_of_a_part = key.endswith(f"/{INDEX}") or (isinstance(error, StoreNotFound) and key == INDEX)
@@ -181,40 +181,40 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
         raise MergeError(f"{begin}{error.message}", **error.facts) from error
 
 
-def _merge_index_from_root(
+def _merge_index(
+    index_file_urls: Sequence[Url] | None,
     out: Url,
-    keep_local: bool = True,  # noqa: FBT001, FBT002 - MosaicML's signature
+    keep_local: Any = True,  # noqa: FBT002 - MosaicML's signature
     download_timeout: int = 60,
 ) -> None:
-    """Merge all index files below the root; see `merge_index`."""
-    if not out:
+    """Merge the index files of a list, or all below the root; see `merge_index`."""
+    if index_file_urls is None and not out:
         logger.warning("No MDS dataset folder specified, no index merged")
         return
-    local, root = _roots(out)
-    keys = sorted(info.key for info in root.list() if info.key.endswith(f"/{INDEX}"))
-    if not keys:
-        logger.warning("%s: there is no %s in any folder below it. No index merged", root.url, INDEX)
-        return
-    _merge_below([root.locate(key) for key in keys], root, local, keep_local, download_timeout)
-
-
-def _merge_index_from_list(
-    index_file_urls: Sequence[Url],
-    out: Url,
-    keep_local: bool = True,  # noqa: FBT001, FBT002 - MosaicML's signature
-    download_timeout: int = 60,
-) -> None:
-    """Merge the index files of a list; see `merge_index`."""
-    if not index_file_urls or not out:
+    if index_file_urls is not None and not (index_file_urls and out):
         logger.warning("Need to specify both `index_file_urls` and `out`. No index merged")
         return
     local, root = _roots(out)
     roots = [root] if local is None else [root, local]
-    urls = list(dict.fromkeys(_readable_address(url, roots) for url in index_file_urls))
-    if all(_is_below(url, roots) for url in urls):
-        _merge_below(urls, root, local, keep_local, download_timeout)
+    if index_file_urls is None:
+        keys = sorted(info.key for info in root.list() if info.key.endswith(f"/{INDEX}"))
+        if not keys:
+            logger.warning("%s: there is no %s in any folder below it. No index merged", root.url, INDEX)
+            return
+        urls = [root.locate(key) for key in keys]
     else:
-        _merge_from_elsewhere(urls, roots if keep_local else [root], download_timeout)
+        urls = list(dict.fromkeys(_readable_address(url, roots) for url in index_file_urls))
+        if not all(_is_below(url, roots) for url in urls):
+            _merge_from_elsewhere(urls, roots if keep_local else [root], download_timeout)
+            return
+    # This checks all shards.
+    merge.merge_index(
+        urls, root if local is None else (local, root), bool(keep_local), download_timeout=download_timeout
+    )
+    if local is None or keep_local or not local.root.is_dir():
+        return
+    if not (isinstance(root, LocalStore) and root.root.resolve().is_relative_to(local.root.resolve())):
+        shutil.rmtree(local.root)
 
 
 def _roots(out: Url) -> tuple[LocalStore | None, Store]:
@@ -254,18 +254,6 @@ def _folder_and_name(url: str) -> tuple[str, str]:
 def _is_below(url: str, roots: Sequence[Store]) -> bool:
     folder = open_store(_folder_and_name(url)[0]).url
     return any(f"{folder}/".startswith(f"{root.url.rstrip('/')}/") for root in roots)
-
-
-def _merge_below(
-    urls: Sequence[str], root: Store, local: LocalStore | None, keep_local: Any, download_timeout: float
-) -> None:
-    """Merge index files below the root with `smalti.catalog.merge_index`, which checks all shards."""
-    out = root if local is None else (local, root)
-    merge.merge_index([*urls], out, bool(keep_local), download_timeout=download_timeout)
-    if local is None or keep_local or not local.root.is_dir():
-        return
-    if not (isinstance(root, LocalStore) and root.root.resolve().is_relative_to(local.root.resolve())):
-        shutil.rmtree(local.root)
 
 
 def _merge_from_elsewhere(urls: Sequence[str], roots: Sequence[Store], download_timeout: float) -> None:

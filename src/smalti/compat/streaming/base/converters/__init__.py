@@ -191,7 +191,7 @@ def dataframe_to_mds(
         raise ValueError("`out` and `columns` need to be specified in `mds_kwargs`: `out` is missing")
     local, remote = _places(kwargs["out"])
     samples = _samples_of(dataframe, kwargs, udf_iterable, udf_kwargs)
-    options, uploads, keeps_local = _parsed(kwargs, local, remote, samples), _uploads(kwargs), kwargs.get("keep_local")
+    (options, uploads), keeps_local = _parsed(kwargs, local, remote, samples), kwargs.get("keep_local")
     if not local:
         local = tempfile.mkdtemp(prefix="smalti-")
         if not keeps_local:
@@ -257,8 +257,10 @@ def _samples_of(
     return _records if is_by_sample else None
 
 
-def _parsed(kwargs: dict[str, Any], local: str, remote: str, samples: SampleFunction | None) -> WriteOptions:
-    """Return the options of the write by the arguments of MosaicML's writer, and check its local folder.
+def _parsed(
+    kwargs: dict[str, Any], local: str, remote: str, samples: SampleFunction | None
+) -> tuple[WriteOptions, UploadOptions]:
+    """Return the options of the write and its uploads by the arguments of MosaicML's writer; check its local folder.
 
     Raises:
         ValueError: MosaicML's writer has no such argument, or one has an unusable value.
@@ -269,15 +271,28 @@ def _parsed(kwargs: dict[str, Any], local: str, remote: str, samples: SampleFunc
         raise ValueError(f"`mds_kwargs` has {', '.join(unknown)}; its writer takes {', '.join(_KWARGS)}")
     if samples is not None and not kwargs["columns"]:
         raise ValueError("`udf_iterable` makes columns of its own: name them, with their encodings, in `columns`")
-    if local and not kwargs.get("exist_ok") and _has_files(local):
-        raise DatasetExists(
-            f"Directory is not empty: {local}; choose another folder, or give exist_ok=True to replace the set "
-            "there by a new version",
-            url=local,
-        )
+    root = Path(local)
+    if local and not kwargs.get("exist_ok"):
+        # A marker that a failed write has left is no content.
+        files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+        if any(FOLDER not in path.parts for path in files):
+            raise DatasetExists(
+                f"Directory is not empty: {local}; choose another folder, or give exist_ok=True to replace the set "
+                "there by a new version",
+                url=local,
+            )
     hashes = tuple(kwargs.get("hashes") or ())
-    mode = WriterOptions("", exist_ok=bool(kwargs.get("exist_ok")), mode=kwargs.get("mode")).chosen_mode()
-    return WriteOptions(
+    workers = kwargs.get("max_workers")
+    shared = WriterOptions(
+        "",
+        exist_ok=bool(kwargs.get("exist_ok")),
+        mode=kwargs.get("mode"),
+        max_workers=UploadOptions.max_workers if workers is None else workers,
+        retry=kwargs.get("retry", WriterOptions.retry),
+        row_hash=True,
+    )
+    mode = shared.chosen_mode()
+    options = WriteOptions(
         columns=kwargs["columns"],
         compression=kwargs.get("compression", "zstd") or None,
         hashes=hashes,
@@ -289,12 +304,7 @@ def _parsed(kwargs: dict[str, Any], local: str, remote: str, samples: SampleFunc
         joins_shards=False,
         allow_unsafe_types=True,
     )
-
-
-def _has_files(folder: str) -> bool:
-    """Return whether a folder has files, apart from the marker that a failed write leaves."""
-    root = Path(folder)
-    return any(path.is_file() and FOLDER not in path.relative_to(root).parts for path in root.rglob("*"))
+    return options, shared.uploads()
 
 
 def _records(frame: "pd.DataFrame") -> list[dict[Any, Any]]:
@@ -316,14 +326,6 @@ class _NarrowedSamples:
     def _narrow(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         floats = {name: kind(sample[name]) for name, kind in self.types.items() if name in sample}
         return {**sample, **floats}
-
-
-def _uploads(kwargs: dict[str, Any]) -> UploadOptions:
-    default = UploadOptions()
-    workers, attempts = kwargs.get("max_workers"), kwargs.get("retry", default.attempts)
-    if (workers is not None and workers < 1) or attempts < 1:
-        raise ValueError(f"`max_workers` and `retry` are at least 1, found {workers} and {attempts}")
-    return UploadOptions(workers or default.max_workers, attempts=attempts, hash_rows=True)
 
 
 def _put_folder_indexes(store: Store, answers: Answers) -> None:

@@ -17,8 +17,8 @@ from smalti.cache import CacheOptions
 from smalti.catalog.header import INDEX
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.compat.streaming.base.constant import TICK
-from smalti.compat.streaming.base.distributed import get_local_rank
 from smalti.compat.streaming.base.stream import PreparedShards, Stream
+from smalti.compat.streaming.base.world import get_local_rank
 from smalti.compat.streaming.errors import EmptyStreamError, MissingIndexError, mosaicmls_words
 from smalti.errors import IndexFileError, StoreNotFound, VersionNotFound
 from smalti.storage.retry import Deadline

@@ -122,24 +122,22 @@ class CloudUploader:
         self.local = "" if is_remote else os.fspath(out if isinstance(out, str) else out[0])
         self.remote = remote if is_remote or not isinstance(out, str) else None
         if not is_remote:
-            self._check_local(exist_ok=exist_ok)
+            if not self.local:
+                raise FileNotFoundError("the local folder is empty (''): expected a path; the working folder is '.'.")
+            folder = Path(self.local)
+            if folder.exists() and any(folder.iterdir()):
+                if not exist_ok:
+                    raise FileExistsError(
+                        f"Directory is not empty: {self.local}; choose another one, empty it, or pass exist_ok=True."
+                    )
+                logger.warning(
+                    "Directory %s exists and is not empty; it is used all the same (exist_ok=True).", self.local
+                )
         self._connect()
         if is_remote:
             self.local = mkdtemp()
         else:
             Path(self.local).mkdir(parents=True, exist_ok=True)
-
-    def _check_local(self, *, exist_ok: bool) -> None:
-        if not self.local:
-            raise FileNotFoundError("the local folder is empty (''): expected a path; the working folder is '.'.")
-        folder = Path(self.local)
-        if not folder.exists() or not any(folder.iterdir()):
-            return
-        if not exist_ok:
-            raise FileExistsError(
-                f"Directory is not empty: {self.local}; choose another one, empty it, or pass exist_ok=True."
-            )
-        logger.warning("Directory %s exists and is not empty; it is used all the same (exist_ok=True).", self.local)
 
     def _check_remote(self, remote: str) -> None:
         """Check the remote address, before anything is made."""

@@ -105,7 +105,14 @@ class Writer(ABC):
         self.compression = _checked_compression(compression)
         self.hashes = hashes or []
         _check_hashes(self.hashes)
-        self.size_limit = _checked_size_limit(size_limit)
+        self.size_limit = bytes_to_int(size_limit) if size_limit else None
+        if self.size_limit is not None and self.size_limit < 0:
+            raise ValueError(f"`size_limit` must be greater than zero, instead, found as {self.size_limit}.")
+        if self.size_limit is not None and self.size_limit > MAX_FILE_BYTES:
+            raise ValueError(
+                f"`size_limit` must be less than 2**32, instead, found as {self.size_limit}: the offsets of samples "
+                "are uint32."
+            )
         self.extra_bytes_per_shard = extra_bytes_per_shard
         self.extra_bytes_per_sample = extra_bytes_per_sample
         unknown = [name for name in kwargs if name not in _OPTIONS]
@@ -114,7 +121,10 @@ class Writer(ABC):
         self.shards: list[dict[str, Any]] = []
         """Entries of the shards so far, as in the index; those of a new version get their folder at the end."""
         if kwargs.get("exist_ok", False):
-            _empty(out if isinstance(out, str) else out[0])
+            folder = Path(out if isinstance(out, str) else out[0]).expanduser()
+            if folder.exists():
+                logger.warning("Directory %s exists; its contents are removed (exist_ok=True).", folder)
+                shutil.rmtree(folder)
         progress_bar, retry = kwargs.get("progress_bar", False), kwargs.get("retry", 2)
         self.cloud_writer = CloudUploader.get(out, keep_local, progress_bar, retry)
         self.local: str = self.cloud_writer.local
@@ -243,7 +253,12 @@ class Writer(ABC):
                 self._reset_cache()
             config = self.get_config()
             self._stop_if_failed()
-            shards = self._upload.finish(_schema(config))
+            columns = config.get("columns") or dict(
+                zip(config["column_names"], config["column_encodings"], strict=True)
+            )
+            sizes = config.get("column_sizes") or [None] * len(columns)
+            schema = Schema(tuple(sorted(columns)), tuple(columns[name] for name in sorted(columns)), tuple(sizes))
+            shards = self._upload.finish(schema)
         except StoreError as error:
             self.event.set()
             if "One of the threads failed" in error.message:
@@ -404,32 +419,3 @@ def _check_hashes(hashes: Sequence[str]) -> None:
     for name in hashes:
         if not is_hash(name):
             raise ValueError(f"Invalid hash: {name}. `streaming.base.hashing.get_hashes` lists all.")
-
-
-def _checked_size_limit(size_limit: int | str | None) -> int | None:
-    if not size_limit:
-        return None
-    num_bytes = bytes_to_int(size_limit)
-    if num_bytes < 0:
-        raise ValueError(f"`size_limit` must be greater than zero, instead, found as {num_bytes}.")
-    if num_bytes > MAX_FILE_BYTES:
-        raise ValueError(
-            f"`size_limit` must be less than 2**32, instead, found as {num_bytes}: the offsets of samples are uint32."
-        )
-    return num_bytes
-
-
-def _empty(local: str) -> None:
-    """Remove a local folder with its contents (`exist_ok=True`)."""
-    folder = Path(local).expanduser()
-    if folder.exists():
-        logger.warning("Directory %s exists; its contents are removed (exist_ok=True).", folder)
-        shutil.rmtree(folder)
-
-
-def _schema(config: Mapping[str, Any]) -> Schema:
-    """Return the columns that the description of the shards names."""
-    columns = config.get("columns") or dict(zip(config["column_names"], config["column_encodings"], strict=True))
-    sizes = config.get("column_sizes") or [None] * len(columns)
-    names = sorted(columns)
-    return Schema(tuple(names), tuple(columns[name] for name in names), tuple(sizes))
