@@ -7,7 +7,6 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -334,20 +333,26 @@ class SeparatedLines(Lines):
 
 
 def _read_texts(encoding: str, texts: tuple[str, ...], name: str) -> list[Any]:
+    """Return the values of one column of several lines; an error has the first line whose value is damaged."""
     if encoding == "str":
         return list(texts)
+    numbers = _read_numbers(encoding, texts)
+    if numbers is None:
+        line = next(i for i, text in enumerate(texts) if _read_numbers(encoding, (text,)) is None)
+        raise FormatError(f"column {name!r}: not a value of {encoding}", line=line, column=name)
+    return numbers
+
+
+def _read_numbers(encoding: str, texts: tuple[str, ...]) -> list[Any] | None:
+    """Return the numbers in plain digits; None if a text is something else, or a number too large for a float."""
     allowed, read = (_INT_CHARS, int) if encoding == "int" else (_FLOAT_CHARS, float)
-    with suppress(ValueError):  # the loop below finds the value
-        if allowed.issuperset("".join(texts)):
-            numbers: list[Any] = list(map(read, texts))
-            if encoding == "int" or not any(map(math.isinf, numbers)):
-                return numbers
-    values = []
-    for i, text in enumerate(texts):
-        value = None
-        with suppress(ValueError):
-            value = read(text) if allowed.issuperset(text) else None
-        if value is None or (math.isinf(value) and "inf" not in text):  # the text of a number that is too large
-            raise FormatError(f"column {name!r}: not a value of {encoding}", line=i, column=name)
-        values.append(value)
-    return values
+    if not allowed.issuperset("".join(texts)):
+        return None
+    try:
+        numbers: list[Any] = list(map(read, texts))
+    except ValueError:
+        return None
+    if encoding == "int" or not any(map(math.isinf, numbers)):
+        return numbers
+    is_too_large = any(math.isinf(number) and "inf" not in text for number, text in zip(numbers, texts, strict=True))
+    return None if is_too_large else numbers

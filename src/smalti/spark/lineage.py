@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from smalti.errors import CatalogError, StoreNotFound
+from smalti.errors import CatalogError, SmaltiError, StoreNotFound
 from smalti.redaction import redact
 from smalti.spark.tasks import settings_by_default
 from smalti.storage import ObjectInfo, open_store
@@ -98,6 +98,8 @@ _FILES_PER_REQUEST = 5_000  # 1 MB of paths
 _GLOB = re.compile(r"([\\*?{}\[\]])")
 _ESCAPED = re.compile(r"\\([\\*?{}\[\]])")
 _GONE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\.(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_NOT_FOUND = "underlying files have been updated"
+"""Words of Spark's error about a file that it had listed and that is gone when it is read."""
 
 
 def source_of(df: "DataFrame") -> dict[str, Any]:
@@ -247,20 +249,28 @@ def require_unchanged(df: "DataFrame") -> Iterator[None]:
     Raises:
         CatalogError: A file was replaced or removed, so that rows of two states may have been read.
     """
-    if not hasattr(df, "_jdf"):
-        listed = files_now(df)
+    listed = None if hasattr(df, "_jdf") else files_now(df)
+    try:
         yield
-        if listed:
-            try:
-                _check_same(listed, list_files(df))
-            except StoreNotFound as error:
-                raise _changed(error.path, "is gone") from error
-        return
-    yield
-    for relation in map(_files_of, _items(df._jdf.queryExecution().analyzed().collectLeaves())):
-        if relation is not None and relation.location().getClass().getSimpleName() == _LISTED_ONCE:
-            then, _ = _listed(relation.location().allFiles())
-            _check_same(then, _listed(_list_again(df, relation).allFiles())[0])
+    except SmaltiError as error:
+        if _NOT_FOUND in f"{error} {error.__cause__}":
+            _check_files(df, listed)
+        raise
+    _check_files(df, listed)
+
+
+def _check_files(df: "DataFrame", listed: FileList | None) -> None:
+    """Return only if the source files are those that Spark had listed, or of a client of Spark Connect, `listed`."""
+    if hasattr(df, "_jdf"):
+        for relation in map(_files_of, _items(df._jdf.queryExecution().analyzed().collectLeaves())):
+            if relation is not None and relation.location().getClass().getSimpleName() == _LISTED_ONCE:
+                then, _ = _listed(relation.location().allFiles())
+                _check_same(then, _listed(_list_again(df, relation).allFiles())[0])
+    elif listed:
+        try:
+            _check_same(listed, list_files(df))
+        except StoreNotFound as error:
+            raise _changed(error.path, "is gone") from error
 
 
 def files_now(df: "DataFrame") -> FileList | None:

@@ -313,7 +313,7 @@ def ship_function(session: "SparkSession", function: Callable[..., Any]) -> list
     modules = [
         module
         for name, module in sorted(sys.modules.items())
-        if "." not in name and name not in left_out and _folder_of(module) == folder
+        if "." not in name and left_out.isdisjoint((name, module.__name__)) and _folder_of(module) == folder
     ]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

@@ -82,8 +82,8 @@ BatchTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function that makes batches of those of one partition, in a task."""
 _ANSWER = pa.schema([("task", pa.int32()), ("attempt", pa.string()), ("answer", pa.string())])
 _ANSWER_FOR_SPARK = "task int, attempt string, answer string"
-_BINARY_FILES = re.compile(r"^[\s:+|-]*Relation \[.*\] binaryFile$", re.MULTILINE)
-"""A source of binary files in the text of a plan."""
+_BINARY_FILES = re.compile(r"^[\s:+|-]*Relation [^\[\n]*\[.*\] binaryFile$", re.MULTILINE)
+"""A source of binary files in the text of a plan, with its name if it is a table."""
 _FRAME_ADVICE = {
     "pandas": ("spark.createDataFrame(frame)", "pyarrow.Table.from_pandas(frame)"),
     "polars": ("spark.createDataFrame(frame.to_pandas())", "frame.to_arrow()"),
@@ -257,13 +257,21 @@ def run_tasks(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False, s
         )
         yield row.to_pandas() if as_pandas else row
 
-    settings = ARROW_BATCHES
-    if hasattr(frame, "_jdf") and _BINARY_FILES.search(frame._jdf.queryExecution().analyzed().toString()):
-        settings = {**ARROW_BATCHES, **SMALL_FILES}
-    with decode_errors(), settings_by_default(frame.sparkSession, settings):
+    with decode_errors(), settings_by_default(frame.sparkSession, _settings_for(frame)):
         run = frame.mapInPandas if as_pandas else frame.mapInArrow
         rows = run(encode_errors(task), _ANSWER_FOR_SPARK).collect()
     return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
+
+
+def _settings_for(frame: "DataFrame") -> Mapping[str, str]:
+    """Return settings with which the tasks of a frame take less time; without its plan, those of any frame."""
+    if hasattr(frame, "_jdf"):
+        from py4j.protocol import Py4JError
+
+        with contextlib.suppress(Py4JError):  # a cluster that does not show its plans
+            if _BINARY_FILES.search(frame._jdf.queryExecution().analyzed().toString()):
+                return {**ARROW_BATCHES, **SMALL_FILES}
+    return ARROW_BATCHES
 
 
 def run_on_rows(

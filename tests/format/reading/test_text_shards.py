@@ -311,6 +311,15 @@ def test_malformed_lines_are_errors_with_their_sample(kind, line, tmp_path):
         assert caught.value.sample == 1
 
 
+def test_a_malformed_number_after_one_that_no_float_can_hold_is_an_error_with_its_line():
+    with pytest.raises(FormatError, match="column 'id': not a value of int") as caught:
+        lines_of("csv").decode([f"{'9' * 400},ann,0.5", "x,ann,0.5"])
+    assert caught.value.line == 1
+    with pytest.raises(FormatError, match="column 'x': not a value of float") as caught:
+        lines_of("csv").decode(["1,ann,inf", "2,ann,-1e999"])
+    assert caught.value.line == 1
+
+
 def test_floats_that_are_not_finite_are_read_from_json_of_others(tmp_path):
     lines = lines_of("json")
     found = lines.decode(['{"id": true, "name": "", "x": NaN}', '{"id": 2, "name": "", "x": -Infinity}'])

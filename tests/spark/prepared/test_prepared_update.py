@@ -10,7 +10,7 @@ from smalti.dataset import StreamingDataset
 from smalti.errors import BadImageError, CommitConflict, DatasetExists, FormatError, StoreNotFound
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions
-from smalti.spark.prepared.rows import images_of_classes
+from smalti.spark.prepared.rows import choose_parts, images_of_classes
 from smalti.spark.prepared.table import FILES, load_prepared, prepared_files
 from smalti.spark.prepared.update import find_prepared
 from smalti.storage import LocalStore
@@ -308,6 +308,19 @@ def test_a_part_or_table_that_is_damaged_or_missing_is_named(preparer):
     preparer.store.delete(part)
     with pytest.raises(StoreNotFound, match=part.split("/")[1]):
         images_of_classes(table, 12)
+
+
+def test_examples_of_classes_are_read_from_the_parts_with_most_to_give():
+    parts = {
+        "many images": {"a": ["a0", "a1", "a2"], "b": ["b0", "b1"]},
+        "many classes": {"a": ["a3"], "c": ["c0"], "d": ["d0"]},
+        "one class": {"a": ["a4", "a5"]},
+        "rest": {"c": ["c1", "c2"], "d": ["d1", "d2"]},
+    }
+    assert choose_parts(parts, 2) == {
+        "many images": {"a0": "a", "a1": "a", "b0": "b", "b1": "b"},
+        "rest": {"c1": "c", "c2": "c", "d1": "d", "d2": "d"},
+    }
 
 
 # ---------------------------------------------------------------------- reading

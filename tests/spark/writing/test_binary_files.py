@@ -8,7 +8,7 @@ from pyspark.sql import functions
 
 from smalti import open_dataset
 from smalti.catalog import load_manifest
-from smalti.errors import BadImageError
+from smalti.errors import BadImageError, CatalogError
 from smalti.sources.image_folder import list_images
 from smalti.spark import PrepareOptions, dataframe_to_mds, prepare_images, update_prepared
 from smalti.spark.tasks import recipe_of
@@ -77,24 +77,61 @@ def test_folders_named_like_a_column_of_the_source_replace_it_as_in_spark(spark,
     assert open_dataset(tmp_path / "out")[0] == {"content": "text"}
 
 
-def test_many_small_files_become_few_tasks_in_the_same_order(spark, tmp_path):
-    for number in range(120):
-        put(tmp_path / "in" / f"{number:03}", f"{number}".encode() * (1 + number * 7 % 40))
+def num_tasks_of_a_write(spark, frame, out):
     context = spark.sparkContext
-    frame = spark.read.format("binaryFile").load(str(tmp_path / "in")).select("content")
-    expected = [bytes(row["content"]) for row in frame.collect()]
-    assert frame.rdd.getNumPartitions() == 4
-    context.setJobGroup("few tasks", "the write")
+    context.setJobGroup(str(out), "the write")
     try:
-        dataframe_to_mds(frame, tmp_path / "out", progress=False)
+        dataframe_to_mds(frame, out, progress=False)
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
     tracker = context.statusTracker()
-    stages = [number for job in tracker.getJobIdsForGroup("few tasks") for number in tracker.getJobInfo(job).stageIds]
-    assert max(tracker.getStageInfo(number).numTasks for number in stages) == 2
+    stages = [number for job in tracker.getJobIdsForGroup(str(out)) for number in tracker.getJobInfo(job).stageIds]
+    return max(tracker.getStageInfo(number).numTasks for number in stages)
+
+
+@pytest.fixture
+def small_files(tmp_path):
+    """Return a folder of 120 files, which Spark would divide into four tasks."""
+    for number in range(120):
+        put(tmp_path / "in" / f"{number:03}", f"{number}".encode() * (1 + number * 7 % 40))
+    return tmp_path / "in"
+
+
+def test_many_small_files_become_few_tasks_in_the_same_order(spark, small_files, tmp_path):
+    frame = spark.read.format("binaryFile").load(str(small_files)).select("content")
+    expected = [bytes(row["content"]) for row in frame.collect()]
+    assert frame.rdd.getNumPartitions() == 4
+    assert num_tasks_of_a_write(spark, frame, tmp_path / "out") == 2
     assert frame.rdd.getNumPartitions() == 4
     dataset = open_dataset(tmp_path / "out")
     assert [dataset[number]["content"] for number in range(120)] == expected
+
+
+def test_the_small_files_of_a_table_become_few_tasks(spark, small_files, tmp_path):
+    columns = "path string, modificationTime timestamp, length long, content binary"
+    spark.sql(f"CREATE TABLE small_files ({columns}) USING binaryFile LOCATION '{small_files}'")
+    try:
+        assert num_tasks_of_a_write(spark, spark.table("small_files").select("content"), tmp_path / "out") == 2
+    finally:
+        spark.sql("DROP TABLE small_files")
+
+
+def test_a_setting_of_the_session_decides_how_files_are_divided(spark, small_files, tmp_path):
+    spark.conf.set("spark.sql.files.openCostInBytes", 8 << 20)
+    try:
+        frame = spark.read.format("binaryFile").load(str(small_files)).select("content")
+        assert num_tasks_of_a_write(spark, frame, tmp_path / "out") == 8
+        assert spark.conf.get("spark.sql.files.openCostInBytes") == str(8 << 20)
+    finally:
+        spark.conf.unset("spark.sql.files.openCostInBytes")
+
+
+def test_a_file_that_is_gone_when_it_is_read_is_an_error_with_its_path(spark, small_files, tmp_path):
+    frame = spark.read.format("binaryFile").load(str(small_files)).select("content")
+    (small_files / "007").unlink()
+    with pytest.raises(CatalogError, match=r"in/007 is gone since the DataFrame was made"):
+        dataframe_to_mds(frame, tmp_path / "out", progress=False)
+    assert spark.conf.get("spark.sql.files.openCostInBytes", None) is None
 
 
 def test_images_of_a_folder_are_written_as_they_are(spark, flowers, tmp_path):

@@ -4,6 +4,7 @@ Also here: shard sets of prepared images, for which only new and changed rows ar
 """
 
 import functools
+import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -124,16 +125,7 @@ def images_of_classes(table: PreparedTable, count: int) -> dict[str, list[bytes]
     paths_in: dict[str, dict[str, list[str]]] = {}
     for part, name, path in zip(*columns, strict=True):
         paths_in.setdefault(part, {}).setdefault(name, []).append(path)
-    missing = {name: count for classes in paths_in.values() for name in classes}
-    chosen: dict[str, dict[str, str]] = {}
-    for part, classes in sorted(paths_in.items(), key=lambda item: -len(item[1])):
-        taken = {path: name for name, paths in classes.items() for path in paths[: missing[name]]}
-        if taken:
-            chosen[part] = taken
-            for name in taken.values():
-                missing[name] -= 1
-        if len(chosen) == _MAX_EXAMPLE_PARTS:
-            break
+    chosen = choose_parts(paths_in, count)
 
     def read(part: str) -> dict[str, bytes]:
         rows = (row for batch in read_part(table.store, part, chosen[part]) for row in batch.to_pylist())
@@ -146,6 +138,33 @@ def images_of_classes(table: PreparedTable, count: int) -> dict[str, list[bytes]
     for path in sorted(images, key=lambda path: (name_of[path], path)):
         examples.setdefault(name_of[path], []).append(images[path])
     return examples
+
+
+def choose_parts(paths_in: Mapping[str, Mapping[str, Sequence[str]]], count: int) -> dict[str, dict[str, str]]:
+    """Return the paths to read by part, with their classes: greedily, the part with most to give first.
+
+    What a part can give never grows while others are chosen, so that only the first of the queue is looked at again.
+    """
+    missing = {name: count for classes in paths_in.values() for name in classes}
+
+    def gain(part: str) -> int:
+        return sum(min(missing[name], len(paths)) for name, paths in paths_in[part].items())
+
+    queue = [(-gain(part), part) for part in paths_in]
+    heapq.heapify(queue)
+    chosen: dict[str, dict[str, str]] = {}
+    while queue and len(chosen) < _MAX_EXAMPLE_PARTS:
+        known, part = queue[0]
+        now = gain(part)
+        if 0 < now < -known:
+            heapq.heapreplace(queue, (-now, part))
+            continue
+        heapq.heappop(queue)
+        if now:
+            chosen[part] = {path: name for name, paths in paths_in[part].items() for path in paths[: missing[name]]}
+            for name in chosen[part].values():
+                missing[name] -= 1
+    return chosen
 
 
 def read_images(table: PreparedTable, paths: Collection[str]) -> dict[str, bytes]:
