@@ -1,7 +1,9 @@
 """E3, E4, E14, E16: damaged copies are quarantined and fetched again; a shard repaired in the store is read."""
 
 import errno
+import io
 import json
+import os
 import resource
 import shutil
 
@@ -122,16 +124,20 @@ def test_e16_a_cached_file_that_cannot_be_read_is_fetched_again(faults, tmp_path
 
 def fail_reads_of(monkeypatch, inode):
     """Have reads of a file fail with EIO while it is verified."""
-    import os
+    opened = files.open_regular
 
-    feed = files._feed
-
-    def failing(file, hashers):
-        if os.fstat(file.fileno()).st_ino == inode:
+    class Unreadable(io.FileIO):
+        def readinto(self, _):
             raise OSError(errno.EIO, "Input/output error")
-        return feed(file, hashers)
 
-    monkeypatch.setattr(files, "_feed", failing)
+    def failing(path, **options):
+        file = opened(path, **options)
+        if os.fstat(file.fileno()).st_ino != inode:
+            return file
+        with file:
+            return Unreadable(os.dup(file.fileno()))
+
+    monkeypatch.setattr(files, "open_regular", failing)
 
 
 @pytest.mark.slow

@@ -259,13 +259,26 @@ def version_as_old_as_itself() -> Iterator[Habits]:
 @contextmanager
 def rollback_to_what_was_removed() -> Iterator[Habits]:
     """A rollback ignores expired versions, and checks neither the table of shards nor the shards."""
-    real = publishing._target
+    real = publishing.find_newest
 
-    def target(store: Any, newest: Any, version: int) -> Any:
-        return real(store, replace(newest, expired=()), version)
+    def find_newest(store: Any, **options: Any) -> Any:
+        newest = real(store, **options)
+        return replace(
+            newest, header=newest.header and replace(newest.header, expired=_Overlooked(newest.header.expired))
+        )
 
-    with patch.object(publishing, "_target", target), patch.object(publishing, "_check_rolled_back", _do_nothing):
+    with (
+        patch.object(publishing, "find_newest", find_newest),
+        patch.object(publishing, "_check_rolled_back", _do_nothing),
+    ):
         yield Habits()
+
+
+class _Overlooked(tuple[int, ...]):
+    """Numbers of versions that are carried on, but in which none is found."""
+
+    def __contains__(self, _: object) -> bool:
+        return False
 
 
 @contextmanager
@@ -312,7 +325,12 @@ def vacuum_that_forgets_columns() -> Iterator[Habits]:
 @contextmanager
 def split_index_left_behind() -> Iterator[Habits]:
     """The index file of a split that the newest version does not have stays."""
-    with patch.object(index, "_remove_older", _do_nothing):
+    real = index._write
+
+    def write(store: Any, manifest: Any, stale: set[str], **options: Any) -> None:
+        real(store, manifest, set(), **options)
+
+    with patch.object(index, "_write", write):
         yield Habits()
 
 

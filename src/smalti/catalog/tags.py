@@ -83,12 +83,16 @@ def tag(
         if is_ours:
             _replace(store, key, data, expected=move if isinstance(move, Tag) else None)
     # A vacuum first publishes what it will remove, and then reads the tags: so at least one of the two sees the other.
-    newest = find_newest(store).header
-    if newest is not None and number in newest.expired:
+    if _is_expired(store, number):
         if is_ours:  # an older tag was confirmed to its creator, and the vacuum has seen it
             untag(store, name)
         raise VersionNotFound(f"{store.url}: version {number} was removed by a vacuum", version=number)
     return number
+
+
+def _is_expired(store: Store, version: int) -> bool:
+    newest = find_newest(store).header
+    return newest is not None and version in newest.expired
 
 
 def untag(place: Place, name: str) -> None:

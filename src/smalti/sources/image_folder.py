@@ -382,17 +382,21 @@ def list_further(
     """
     begin = clock()
     while not listing.is_complete:
-        if store.local_path("any") is None:
-            page = store.list_page(after=listing.after)
-        else:  # all objects that remain: links are followed as in an inventory
-            objects = [item for item in list_source(store, is_hidden_name)[0] if item.key > listing.after]
-            page = ListingPage(objects, objects[-1].key if objects else listing.after, is_last=True)
+        page = _page(store, listing.after)
         images = [(item.key, item) for item in page.objects if is_image(item.key)]
         digest = extend_digest(listing.digest, images)
         listing = PartialListing(page.after, digest, listing.count + len(images), page.is_last)
         if clock() - begin >= seconds:
             break
     return listing
+
+
+def _page(store: Store, after: str) -> ListingPage:
+    """Return the next objects; all that remain of a local folder, whose links are followed as in an inventory."""
+    if store.local_path("any") is None:
+        return store.list_page(after=after)
+    objects = [item for item in list_source(store, is_hidden_name)[0] if item.key > after]
+    return ListingPage(objects, objects[-1].key if objects else after, is_last=True)
 
 
 def extend_digest(digest: str, objects: Iterable[tuple[str, ObjectInfo | ImageFile]]) -> str:
