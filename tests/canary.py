@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-SECONDS = 0.05
+SECONDS = 0.2
 """Between two looks at the processes."""
-_LOOKS_PER_SEARCH = 10
+_LOOKS_PER_SEARCH = 5
 """Files are searched less often: reading them takes longer."""
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import is_hypothesis_test
 
-from tests import seeds
+from tests import jvm, seeds
 from tests.egress import egress_guard
 from tests.recap import ENDED_JAVA, Recap, ended_java
 
-QUICK_JVM = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 WATCHED = str(Path(__file__).parent / "egress")
 
@@ -29,9 +28,7 @@ os.environ.setdefault("PYTHONHASHSEED", "0")
 # Of programs that tests start: an unbuffered one loses the rest of a long line if a signal interrupts its write.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-# Of every JVM that tests start: none lives long enough for the second compiler to pay.
-for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-    os.environ.setdefault(name, QUICK_JVM)
+jvm.set_options()
 
 gc.disable()  # until all tests are collected: what is imported and parametrized lives to the end
 
@@ -55,6 +52,8 @@ sys.path.append(WATCHED)  # tests hand their own path on to children
 egress_guard.watch()
 
 
+ARCHIVING = pytest.StashKey["subprocess.Popen[bytes] | None"]()
+"""The process that makes the archive of Spark's classes."""
 SLOW_TO_START = {"spark", "azurite_http", "azurite_https", "gcs_url", "sftp"}
 """A JVM, and servers that are programs of their own: seconds before the first test of theirs."""
 
@@ -104,6 +103,7 @@ def pytest_configure(config):
             from tests import rewriting
 
             rewriting.rewrite_once(config)
+            config.stash[ARCHIVING] = jvm.begin_archive()
         if os.environ.get("SMALTI_TEST_DURATIONS"):
             from tests import scheduling
 
@@ -121,7 +121,11 @@ def pytest_report_header():
     return seeds.explanation()
 
 
-def pytest_unconfigure():
+def pytest_unconfigure(config):
+    archiving = config.stash.get(ARCHIVING, None)
+    if archiving is not None:
+        archiving.terminate()
+        archiving.wait(60)
     Path(os.environ[egress_guard.LOG]).unlink(missing_ok=True)
     shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
