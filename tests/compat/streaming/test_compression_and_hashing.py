@@ -5,7 +5,6 @@ import zlib
 
 import pytest
 import xxhash
-from smalti.compat.streaming.base.format.index import get_index_basename
 
 from smalti.compat.streaming.base.compression import (
     Brotli,
@@ -21,6 +20,7 @@ from smalti.compat.streaming.base.compression import (
     get_compressions,
     is_compression,
 )
+from smalti.compat.streaming.base.format.index import get_index_basename
 from smalti.compat.streaming.base.hashing import get_hash, get_hashes, is_hash
 
 DATA = b"a text that is repeated, " * 100

@@ -8,12 +8,11 @@ from decimal import Decimal, InvalidOperation
 import numpy as np
 import pytest
 from PIL import Image, UnidentifiedImageError
-from smalti.compat.streaming.base.format.json.encodings import is_json_encoded, is_json_encoding
-from smalti.compat.streaming.base.format.xsv.encodings import is_xsv_encoding, xsv_decode, xsv_encode
 from torch.utils.data import DataLoader
 
 from smalti import StreamingDataset
 from smalti.compat.streaming import MDSWriter
+from smalti.compat.streaming.base.format.json.encodings import is_json_encoded, is_json_encoding
 from smalti.compat.streaming.base.format.mds import encodings, writing_codec
 from smalti.compat.streaming.base.format.mds.encodings import (
     Encoding,
@@ -25,6 +24,7 @@ from smalti.compat.streaming.base.format.mds.encodings import (
     mds_decode,
     mds_encode,
 )
+from smalti.compat.streaming.base.format.xsv.encodings import is_xsv_encoding, xsv_decode, xsv_encode
 from smalti.errors import BadImageError, SchemaError
 from smalti.format import Schema, parse_encoding
 from smalti.format.writing.rows import make_fast_encoder
