@@ -124,8 +124,7 @@ def pytest_report_header():
 def pytest_unconfigure(config):
     archiving = config.stash.get(ARCHIVING, None)
     if archiving is not None:
-        archiving.terminate()
-        archiving.wait(60)
+        jvm.end_archive(archiving)
     Path(os.environ[egress_guard.LOG]).unlink(missing_ok=True)
     shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 

@@ -6,6 +6,7 @@ loads its classes as ever.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -45,8 +46,16 @@ def begin_archive() -> "subprocess.Popen[bytes] | None":
     """Return a process that makes the archive; None if it is there, or if there is no Spark."""
     with suppress(PackageNotFoundError):
         if not _archive().exists():
-            return subprocess.Popen([sys.executable, __file__], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            silent = subprocess.DEVNULL
+            return subprocess.Popen([sys.executable, __file__], stdout=silent, stderr=silent, start_new_session=True)
     return None
+
+
+def end_archive(making: "subprocess.Popen[bytes]") -> None:
+    """End a process that makes the archive, with its JVM, if tests end before it."""
+    with suppress(ProcessLookupError):  # it has ended
+        os.killpg(making.pid, signal.SIGKILL)
+    making.wait(60)
 
 
 def _archive() -> Path:
