@@ -52,10 +52,14 @@ def begin_archive() -> "subprocess.Popen[bytes] | None":
 
 
 def end_archive(making: "subprocess.Popen[bytes]") -> None:
-    """End a process that makes the archive, with its JVM, if tests end before it."""
-    with suppress(ProcessLookupError):  # it has ended
+    """End a process that makes the archive, with its JVM, if tests end before it; say so if it has failed."""
+    if making.poll() is None:
         os.killpg(making.pid, signal.SIGKILL)
-    making.wait(60)
+        making.wait(60)
+    elif making.returncode:
+        print(
+            f"Spark's classes could not be archived, so each JVM started slowly: `python {__file__}` shows the reason"
+        )
 
 
 def _archive() -> Path:

@@ -113,14 +113,14 @@ class CommonOptions(Output):
 
         service = service_of(url)
         options = dict(parse_storage_option(text) for text in self.storage_option or ())
-        for name, option in _NAMED.items():
+        for name, long_name in _NAMED.items():
             value = getattr(self, name)
             if value is None or not service:
                 continue
             services = [each.name for each in SCHEMES if name in (*each.named_options, *each.usual_options)]
             if service not in services:
                 known = ", ".join(f"{each}://" for each in services)
-                raise UsageFault(f"{option} is for {known}; for {service}:// use --storage-option")
+                raise UsageFault(f"{long_name} is for {known}; for {service}:// use --storage-option")
             options[name] = value
         return options if service else {}
 

@@ -8,7 +8,6 @@
    written is removed if no version may name it.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -29,23 +28,13 @@ from smalti.catalog.sidecars import (
 )
 from smalti.catalog.verify import open_checked
 from smalti.errors import CatalogError, CommitConflict
-from smalti.format import FilledShard, ShardBuilder, ShardInfo, ShardOptions, TextShardBuilder
-from smalti.format.encodings.encoding import Int64s
+from smalti.format import ShardBuilder, ShardInfo, ShardOptions, TextShardBuilder
 from smalti.format.hashing import MODULUS
 from smalti.format.writing.sealing import AUTOMATIC
 from smalti.storage import Store
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
 
 _PUBLISH_ATTEMPTS = 10  # when others publish at the same time
-
-
-class LineBuilder(TextShardBuilder):
-    """A builder of text shards from lines as stored in other shards of the same dialect."""
-
-    def add_encoded(self, lengths: Int64s, data: memoryview) -> list[FilledShard]:
-        """Add lines including their ends, and return the completed shards; as `ShardBuilder.add_encoded`."""
-        ends = np.concatenate(([0], np.cumsum(lengths))).tolist()
-        return self._push([bytes(data[begin:end]) for begin, end in itertools.pairwise(ends)])
 
 
 @dataclass
@@ -81,7 +70,7 @@ class ShardCopier:
         builder: SampleBuilder = (  # of the same schema, format, compression and hashes
             ShardBuilder(first.schema, options, allow_unsafe_types=True)
             if first.layout is None
-            else LineBuilder(first.layout, options)
+            else TextShardBuilder(first.layout, options)
         )
         uploader = ShardUploader(
             self.store,

@@ -129,10 +129,9 @@ class OpenOptions:
     """The choices of a reader of shards."""
 
     allow_unsafe_types: bool = False
-    """Whether columns that run code when they are read are allowed."""
+    """True if columns are allowed that run code when they are read."""
     check_config: bool = False
-    """Whether the description of the columns inside a shard must equal that of the index: for shards that Smalti
-    wrote."""
+    """True if a shard's own description of its columns must equal that of the index: for shards that Smalti wrote."""
     names: tuple[str, ...] | None = None
     """Columns to read, in the order of the result; None for all. A line of a text shard is parsed as a whole."""
 

@@ -9,6 +9,7 @@ known here.
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -380,6 +381,11 @@ class TextShardBuilder:
             raise SchemaError(f"batch at row {self._num_samples}: a column stands twice; name each once.")
         encode, first = self._lines.encode, self._num_samples
         return self._push([encode(sample, row) for row, sample in enumerate(batch.to_pylist(), start=first)])
+
+    def add_encoded(self, lengths: Int64s, data: memoryview) -> list[FilledShard]:
+        """Add lines with their ends, as stored in a shard of the same dialect; as `ShardBuilder.add_encoded`."""
+        ends = np.concatenate(([0], np.cumsum(lengths))).tolist()
+        return self._push([bytes(data[begin:end]) for begin, end in pairwise(ends)])
 
     def finish(self) -> list[FilledShard]:
         """Return the last shard, if it has samples; the builder can be used afterwards, for the next shard."""
