@@ -225,6 +225,11 @@ class LogicalTypes:
         return stored
 
 
+def masks_of(types: Mapping[str, Any]) -> dict[str, str]:
+    """Return the column that marks the nulls, by the column that has some; `types` is column to logical type."""
+    return {name: name + MASK_SUFFIX for name, kind in types.items() if isinstance(kind, Mapping) and kind.get("mask")}
+
+
 def parse_logical(types: Mapping[str, Any], encodings: Mapping[str, str]) -> LogicalTypes | None:
     """Return the logical types of a set; None if all its samples are returned as stored.
 
@@ -233,14 +238,14 @@ def parse_logical(types: Mapping[str, Any], encodings: Mapping[str, str]) -> Log
     Raises:
         SchemaError: a type that this version of Smalti does not know, or that does not fit its column.
     """
-    columns = []
+    columns, masks = [], masks_of(types)
     for name, kind in types.items():
         if name not in encodings:
             raise _unusable(name, kind, "the set has no such column")
         family = kind.get("type") if isinstance(kind, Mapping) else None
         if not isinstance(family, str):
             raise _unusable(name, kind, "expected an object with a 'type'")
-        mask = name + MASK_SUFFIX if kind.get("mask") else None
+        mask = masks.get(name)
         if mask is not None and encodings.get(mask) != "uint8":
             raise _unusable(name, kind, f"its nulls should be marked in a column {mask!r} of uint8")
         try:

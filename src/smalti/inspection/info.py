@@ -19,7 +19,7 @@ from smalti.catalog.table.shard_table import bytes_of, kinds_of, sizes_of
 from smalti.catalog.tags import tags
 from smalti.errors import CatalogError, StoreError, StoreNotFound
 from smalti.format.index import PARQUET
-from smalti.format.logical import MASK_SUFFIX
+from smalti.format.logical import masks_of
 from smalti.inspection.reading import VersionRows, explain_missing
 from smalti.inspection.values import value_json
 from smalti.storage import Place, Store, open_store
@@ -215,15 +215,15 @@ def _columns(manifest: Manifest) -> tuple[ColumnInfo, ...]:
         found |= dict.fromkeys(entry.columns, True)
         encodings |= entry.columns
         logical |= entry.logical
-    nullable = {name for name, kind in logical.items() if isinstance(kind, dict) and kind.get("mask")}
-    masks = {name + MASK_SUFFIX for name in nullable}
+    masks = masks_of(logical)
+    hidden = set(masks.values())
     columns = []
-    for name in (name for name in found if name not in masks):
+    for name in (name for name in found if name not in hidden):
         kind, own = logical.get(name), None
         if isinstance(kind, dict):  # without its mark of nulls; None if the stored values are the values
             own = {key: value for key, value in kind.items() if key != "mask"}
         own = None if own == {"type": "plain"} else own
-        columns.append(ColumnInfo(name, encodings[name], own, name in nullable, found[name]))
+        columns.append(ColumnInfo(name, encodings[name], own, name in masks, found[name]))
     return tuple(columns)
 
 

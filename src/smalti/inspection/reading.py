@@ -32,7 +32,7 @@ from smalti.format import AnyShard, FileInfo, Schema, ShardInfo, decode_gathered
 from smalti.format.hashing import BlockHashes, is_one_block
 from smalti.format.index import MAX_STORED_BYTES
 from smalti.format.layout import OFFSET, head_bytes
-from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
+from smalti.format.logical import LogicalTypes, masks_of, parse_logical
 from smalti.inspection.values import IMAGE_LISTS
 from smalti.storage import Place, Store, open_store
 from smalti.stream import StreamOptions
@@ -78,7 +78,7 @@ class VersionRows:
         types = self.set.logical
         self.logical: dict[str, Any] = {} if types is None else dict(types.types)
         """Logical types by column."""
-        self._masks = {name: name + MASK_SUFFIX for name, kind in self.logical.items() if kind.get("mask")}
+        self._masks = masks_of(self.logical)
         masks = set(self._masks.values())
         self.encodings = {name: encoding for name, encoding in self.set.columns.items() if name not in masks}
         """Name to encoding of the columns as readers see them: without the masks of nulls."""

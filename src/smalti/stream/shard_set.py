@@ -12,7 +12,7 @@ file; a wrong, lost or damaged hint costs that round trip and nothing else.
 import hashlib
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -34,7 +34,7 @@ from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
 from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable, num_bytes_of_empty
-from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
+from smalti.format.logical import LogicalTypes, masks_of, parse_logical
 from smalti.regular_files import read_regular_text
 from smalti.storage import Store, open_store
 from smalti.storage.store import temporary_name
@@ -138,8 +138,8 @@ class ShardSet:
         names, options = self.options.columns, self.options
         if names is None or not options.logical:
             return names
-        types = _logical_types(self.manifest, self._entries)
-        return (*names, *(name + MASK_SUFFIX for name in names if _has_mask(types.get(name))))
+        masks = masks_of(_logical_types(self.manifest, self._entries))
+        return (*names, *(masks[name] for name in names if name in masks))
 
     @property
     def _entries(self) -> list[ColumnsEntry]:
@@ -270,7 +270,7 @@ def _needed(manifest: Manifest, entries: Sequence[ColumnsEntry], options: Stream
     types, known = _logical_types(manifest, entries), set(manifest.schema.names)
     known.update(*(entry.columns for entry in entries))
     if options.logical:
-        known -= {name + MASK_SUFFIX for name, kind in types.items() if _has_mask(kind)}
+        known.difference_update(masks_of(types).values())
     wanted = options.columns or ()
     unknown = [name for name in wanted if name not in known]
     if unknown:
@@ -283,10 +283,6 @@ def _needed(manifest: Manifest, entries: Sequence[ColumnsEntry], options: Stream
             columns=tuple(sorted(known)),
         )
     return [entry for entry in entries if not entry.columns.keys().isdisjoint(wanted)]
-
-
-def _has_mask(kind: Any) -> bool:
-    return isinstance(kind, Mapping) and bool(kind.get("mask"))
 
 
 def _check_samples(store: Store, manifest: Manifest, shards: Sequence[ShardInfo]) -> None:

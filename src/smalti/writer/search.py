@@ -25,7 +25,7 @@ from smalti.catalog.table.shard_table import sizes_of
 from smalti.catalog.verify import open_checked
 from smalti.errors import CatalogError, SchemaError
 from smalti.format import ShardInfo
-from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
+from smalti.format.logical import LogicalTypes, masks_of, parse_logical
 from smalti.format.reading.batch import decode_gathered
 from smalti.storage import Store
 
@@ -156,7 +156,7 @@ class PredicateSearch(SampleSearch):
         rows += [(entry.columns, entry.logical) for entry in content.entries]
         places: dict[str, int] = {}  # of every column but those that mark nulls: the row that it lies in
         for row, (encodings, logical) in enumerate(rows):
-            masks = {name + MASK_SUFFIX for name, kind in logical.items() if _has_mask(kind)}
+            masks = set(masks_of(logical).values())
             places |= {name: row for name in encodings if name not in masks}
         self._columns = self.predicate.columns_of(tuple(places))
         self._sources = {}
@@ -164,8 +164,7 @@ class PredicateSearch(SampleSearch):
             names = tuple(name for name in self._columns if places[name] == row)
             if names:
                 types = {name: logical[name] for name in names if name in logical}
-                masked = tuple(name + MASK_SUFFIX for name in names if _has_mask(types.get(name)))
-                self._sources[row] = (*names, *masked), parse_logical(types, encodings)
+                self._sources[row] = (*names, *masks_of(types).values()), parse_logical(types, encodings)
 
     def num_missing(self) -> int | None:
         """Return the number of ids of which no sample was found so far; None if samples are not chosen by ids."""
@@ -284,7 +283,3 @@ class CopySearch(PositionSearch):
             samples = opened.stored_samples()
             chosen = range(len(samples)) if rows is None else rows
             return [xxh3_128_digest(samples[row : row + 1].content) for row in chosen]
-
-
-def _has_mask(kind: Any) -> bool:
-    return isinstance(kind, Mapping) and bool(kind.get("mask"))

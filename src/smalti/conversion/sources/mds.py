@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from smalti.conversion.source import CLASS_NAMES, OpenedSource, SourceOptions, check_columns
-from smalti.format.logical import MASK_SUFFIX
+from smalti.format.logical import masks_of
 from smalti.storage import open_store
 from smalti.stream import StreamOptions
 from smalti.stream.arrow import ArrowReader, RowSpan, spans_of
@@ -47,7 +47,8 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     reader = ArrowReader.of(found, as_stored=True)
     if (names := options.columns) is not None:  # with the masks of their nulls
         check_columns(store.url, names, reader.encodings)
-        wanted = {*names, *(name + MASK_SUFFIX for name in names if reader.logical.get(name, {}).get("mask"))}
+        masks = masks_of(reader.logical)
+        wanted = {*names, *(masks[name] for name in names if name in masks)}
         encodings = {name: encoding for name, encoding in reader.encodings.items() if name in wanted}
         logical = {name: kind for name, kind in reader.logical.items() if name in wanted}
         reader = ArrowReader(reader.store, encodings, logical, as_stored=True)

@@ -27,7 +27,7 @@ from smalti.format.encodings.images import ImageFileEncoding, ImageList, Pil
 from smalti.format.encodings.numbers import Int, NdArray, Scalar
 from smalti.format.encodings.registry import parse_encoding
 from smalti.format.encodings.text import Bytes, Json, Str, StrDecimal, StrFloat, StrInt
-from smalti.format.logical import MASK_SUFFIX, json_restorer, number_type
+from smalti.format.logical import json_restorer, masks_of, number_type
 from smalti.format.reading.batch import check_column_names
 from smalti.format.reading.files import Ragged
 
@@ -109,14 +109,15 @@ def value_columns(
     Raises:
         SchemaError: There is no such column, or one has no form in Arrow.
     """
-    masks = {name + MASK_SUFFIX for name, kind in logical.items() if kind.get("mask")}
-    shown = [name for name in encodings if name not in masks]
+    masks = masks_of(logical)
+    hidden = set(masks.values())
+    shown = [name for name in encodings if name not in hidden]
     check_column_names(names or (), shown)
     columns = []
     for name in shown if names is None else names:
         kind, codec = logical.get(name) or {"type": "plain"}, _codec(encodings[name])
         arrow, convert, notes = _value_form(name, codec, kind, first_arrays)
-        mask = name + MASK_SUFFIX if kind.get("mask") else None
+        mask = masks.get(name)
         metadata = {key: text.encode() for key, text in notes.items()} or None
         field = pa.field(name, arrow, nullable=mask is not None, metadata=metadata)
         columns.append(ArrowColumn(field, codec.name, convert, mask))
