@@ -45,40 +45,55 @@ def lazy_package(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str]
 class _Shared(ModuleType):
     """A module that has no file: its names are those of another module, which is imported when one is asked for.
 
-    What is assigned is assigned in both.
+    What is assigned is assigned in both, except for its own names.
     """
 
-    def __init__(self, name: str, home: str) -> None:
-        super().__init__(name)
-        vars(self).update(__spec__=ModuleSpec(name, None), _home=home)
+    def __init__(self, name: str, home: str, own: Mapping[str, Any]) -> None:
+        super().__init__(name, f"A path of another library; the names are those of `{home}`.")
+        vars(self).update(own, __spec__=ModuleSpec(name, None), _home=home, _own=frozenset(own))
 
     def __getattr__(self, name: str) -> Any:
-        home = import_module(vars(self)["_home"])
-        vars(self).update({**vars(home), **vars(self)})  # what patches attributes looks for them there
-        return getattr(home, name)
+        return getattr(self._filled_home(), name)
+
+    def __dir__(self) -> list[str]:
+        self._filled_home()
+        return sorted(vars(self))
 
     def __setattr__(self, name: str, value: Any) -> None:
         vars(self)[name] = value
-        if not name.startswith("__"):  # such as `__spec__`, which the import system sets
+        if not (name.startswith("__") or name in self._own):  # such as `__spec__`, which the import system sets
             setattr(import_module(self._home), name, value)
 
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
         delattr(import_module(self._home), name)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the module as a reference, as `cloudpickle` does with modules, which knows only their plain type."""
+        return import_module, (self.__name__,)
 
-def serve(package: str, *names: str, home: str | None = None) -> None:
+    def _filled_home(self) -> ModuleType:
+        """Return the other module, whose names this one then has: what patches attributes looks for them there."""
+        home = import_module(vars(self)["_home"])
+        if isinstance(home, _Shared):
+            home._filled_home()
+        vars(self).update({**vars(home), **vars(self)})
+        return home
+
+
+def serve(package: str, *names: str, home: str | None = None, **own: Any) -> None:
     """Make the modules `package.name` importable, which have no file, and whose names are those of one that has.
 
     Args:
         package: the `__name__` of the package or module that calls this at its end, or of one that is served by it.
         names: the modules' names below it. The package keeps a function of one of these names.
         home: the module that has the names; by default the package itself.
+        **own: what the modules have instead of the attributes of `home`, such as `__all__`.
     """
     attributes = vars(sys.modules[package])
     attributes.setdefault("__path__", [])  # the import system looks for modules only below packages
     for name in names:
-        module = sys.modules[f"{package}.{name}"] = _Shared(f"{package}.{name}", home or package)
+        module = sys.modules[f"{package}.{name}"] = _Shared(f"{package}.{name}", home or package, own)
         attributes.setdefault(name, module)
 
 

@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -203,6 +204,33 @@ def test_spark_sends_the_folder_with_functions_of_contexts_made_before_and_after
         uninstall()
     assert "environment" not in vars(context)
     assert after.environment["PYTHONPATH"].endswith("/theirs")
+
+
+ZIPPED = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+from smalti.compat.streaming import install, uninstall
+
+install()
+from pyspark.core.context import SparkContext
+
+assert "environment" in vars(SparkContext)
+uninstall()
+import pyspark.core.other
+
+assert "environment" not in vars(SparkContext)
+"""
+
+
+@pytest.mark.process
+def test_a_spark_in_a_zip_file_forgets_the_alias_too(tmp_path):
+    modules = {"__init__": "", "core/__init__": "", "core/context": "class SparkContext: pass", "core/other": ""}
+    with zipfile.ZipFile(tmp_path / "spark.zip", "w") as archive:
+        for name, code in modules.items():
+            archive.writestr(f"pyspark/{name}.py", code)
+    done = run("-c", ZIPPED, tmp_path / "spark.zip")
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_version_stands_in_mosaicmls_private_module_too():

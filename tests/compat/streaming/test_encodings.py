@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from smalti import StreamingDataset
 from smalti.compat.streaming import MDSWriter
+from smalti.compat.streaming.base.format.json import encodings as json_encodings
 from smalti.compat.streaming.base.format.json.encodings import is_json_encoded, is_json_encoding
 from smalti.compat.streaming.base.format.mds import encodings, writing_codec
 from smalti.compat.streaming.base.format.mds.encodings import (
@@ -24,6 +25,7 @@ from smalti.compat.streaming.base.format.mds.encodings import (
     mds_decode,
     mds_encode,
 )
+from smalti.compat.streaming.base.format.xsv import encodings as xsv_encodings
 from smalti.compat.streaming.base.format.xsv.encodings import is_xsv_encoding, xsv_decode, xsv_encode
 from smalti.errors import BadImageError, SchemaError
 from smalti.format import Schema, parse_encoding
@@ -331,6 +333,17 @@ def test_types_of_json_and_of_lines():
         assert xsv_decode(name, text) == value
     with pytest.raises(AttributeError, match="data should be of type"):
         xsv_encode("float", 1)
+
+
+def test_a_type_that_is_added_to_json_is_none_of_lines(monkeypatch):
+    added = type("Bool", (json_encodings.Encoding,), {"_type": bool})
+    monkeypatch.setitem(json_encodings._encodings, "bool", added)
+    assert is_json_encoding("bool")
+    assert is_json_encoded("bool", True)
+    assert not is_xsv_encoding("bool")
+    monkeypatch.setitem(xsv_encodings._encodings, "word", added)
+    assert is_xsv_encoding("word")
+    assert not is_json_encoding("word")
 
 
 def test_the_fast_path_gives_the_bytes_of_the_classes():

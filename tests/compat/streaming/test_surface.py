@@ -112,12 +112,62 @@ def test_a_module_of_mosaicmls_that_shares_one_here_has_its_names_also_to_assign
         monkeypatch.undo()
 
 
+STARS = {
+    "base.array": {"Array"},
+    "base.compression": {
+        "compress", "decompress", "get_compression_extension", "get_compressions", "is_compression",
+    },
+    "base.distributed": {
+        "all_gather", "barrier", "broadcast", "get_local_rank", "get_local_world_size", "get_rank", "get_world_size",
+    },
+    "base.format.base": {"FileInfo", "Reader"},
+    "base.format.base.reader": {"FileInfo", "JointReader", "Reader", "SplitReader"},
+    "base.format.json": {"JSONReader", "JSONWriter", "is_json_encoded", "is_json_encoding"},
+    "base.format.xsv": {
+        "CSVReader", "CSVWriter", "TSVReader", "TSVWriter", "XSVReader", "XSVWriter", "is_xsv_encoding", "xsv_decode",
+        "xsv_encode",
+    },
+    "base.hashing": {"get_hash", "get_hashes", "is_hash"},
+    "base.sampling": {"get_sampling"},
+    "base.spanner": {"Spanner"},
+    "base.world": {"World"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", STARS)
+def test_a_star_import_of_a_path_that_shares_a_module_gives_the_names_of_that_path(path):
+    names = {}
+    exec(f"from smalti.compat.streaming.{path} import *", names)
+    assert names.keys() - {"__builtins__"} == STARS[path]
+
+
+def test_a_star_import_of_the_storage_gives_no_modules():
+    names = {}
+    exec("from smalti.compat.streaming.base.storage import *", names)
+    assert {"S3Downloader", "S3Uploader", "download_file"} <= names.keys()
+    assert not {"download", "upload"} & names.keys()
+
+
 SERVED = {
     "distributed": ("base.world", "get_rank"),
     "hashing": ("base.compression", "is_hash"),
     "sampling": ("order.sampling", "get_sampling"),
     "spanner": ("base.array", "Spanner"),
 }
+PICKLE = """
+import pickle
+import sys
+from importlib import import_module
+
+import cloudpickle
+
+path, home, name = sys.argv[1:]
+module = import_module(f"smalti.compat.streaming.base.{path}")
+assert pickle.loads(cloudpickle.dumps(module)) is module  # as in the functions that Spark sends
+assert f"smalti.compat.streaming.{home}" not in sys.modules
+assert home.replace(".", "/") in module.__file__
+assert name in dir(module)
+"""
 PATCH = """
 import sys
 from importlib import import_module
@@ -137,3 +187,8 @@ for _ in range(2):  # before the module has its names, and after that
 @pytest.mark.parametrize("path", SERVED)
 def test_a_module_without_a_file_is_patched_together_with_the_one_that_has_its_names(path):
     run_beside([sys.executable, "-c", PATCH, path, *SERVED[path]], minimal_env([SOURCE]))
+
+
+@pytest.mark.parametrize("path", SERVED)
+def test_a_module_without_a_file_is_pickled_as_a_reference_and_lists_its_names(path):
+    run_beside([sys.executable, "-c", PICKLE, path, *SERVED[path]], minimal_env([SOURCE]))

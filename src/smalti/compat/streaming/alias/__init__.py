@@ -10,6 +10,7 @@ imports `streaming.py`. The `dist-info` beside them answers `importlib.metadata.
 import os
 import sys
 from collections.abc import Sequence
+from copy import copy
 from importlib import import_module
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -139,8 +140,9 @@ class _WorkersEnvironment:
 def _spec_that_tells_spark(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
     """Return the spec of a module whose own loader loads it; its class is changed then."""
     spec = PathFinder.find_spec(name, path)
-    loader: Any = None if spec is None else spec.loader
-    if loader is not None:
+    if spec is not None and spec.loader is not None:
+        loader: Any = copy(spec.loader)  # all modules of a zip file have one
+        spec.loader = loader
 
         def exec_module(module: ModuleType) -> None:
             type(loader).exec_module(loader, module)

@@ -29,7 +29,14 @@ _HOMES = {
 __all__ = [*_HOMES]  # noqa: PLE0604 -- strings
 
 __getattr__, __dir__ = lazy_package(__name__, _HOMES)
-serve(__name__, "distributed", home=f"{__name__}.world")
-serve(__name__, "hashing", home=f"{__name__}.compression")
-serve(__name__, "sampling", home="smalti.compat.streaming.order.sampling")
-serve(__name__, "spanner", home=f"{__name__}.array")
+serve(
+    __name__,
+    "distributed",
+    home=f"{__name__}.world",
+    __all__=[
+        "all_gather", "barrier", "broadcast", "get_local_rank", "get_local_world_size", "get_rank", "get_world_size",
+    ],
+)  # fmt: skip
+serve(__name__, "hashing", home=f"{__name__}.compression", __all__=["get_hash", "get_hashes", "is_hash"])
+serve(__name__, "sampling", home="smalti.compat.streaming.order.sampling", __all__=["get_sampling"])
+serve(__name__, "spanner", home=f"{__name__}.array", __all__=["Spanner"])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Spanner"]
+__all__ = ["Array"]
 
 
 class Array:

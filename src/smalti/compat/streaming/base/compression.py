@@ -14,16 +14,7 @@ from smalti.format.compression import COMPRESSION_NAMES
 from smalti.format.compression import Compression as Algorithm
 from smalti.format.hashing import HASH_NAMES, digest_bytes
 
-__all__ = [
-    "compress",
-    "decompress",
-    "get_compression_extension",
-    "get_compressions",
-    "get_hash",
-    "get_hashes",
-    "is_compression",
-    "is_hash",
-]
+__all__ = ["compress", "decompress", "get_compression_extension", "get_compressions", "is_compression"]
 
 
 class Compression(ABC):

@@ -13,16 +13,7 @@ from typing_extensions import Self
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "World",
-    "all_gather",
-    "barrier",
-    "broadcast",
-    "get_local_rank",
-    "get_local_world_size",
-    "get_rank",
-    "get_world_size",
-]
+__all__ = ["World"]
 
 TObj = TypeVar("TObj")
 

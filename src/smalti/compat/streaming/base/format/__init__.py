@@ -17,6 +17,7 @@ from smalti.compat.streaming.base.format.text import (
     TSVWriter,
     XSVReader,
     XSVWriter,
+    _json_encodings,
 )
 from smalti.compat.streaming.errors import EntryError
 
@@ -62,6 +63,21 @@ def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Re
 
 
 serve(__name__, "index")
-serve(__name__, "json", "xsv", home=f"{__name__}.text")
+serve(
+    __name__,
+    "json",
+    home=f"{__name__}.text",
+    __all__=["JSONReader", "JSONWriter", "is_json_encoded", "is_json_encoding"],
+    _encodings=_json_encodings,
+)
+serve(
+    __name__,
+    "xsv",
+    home=f"{__name__}.text",
+    __all__=[
+        "CSVReader", "CSVWriter", "TSVReader", "TSVWriter", "XSVReader", "XSVWriter", "is_xsv_encoding", "xsv_decode",
+        "xsv_encode",
+    ],
+)  # fmt: skip
 serve(f"{__name__}.json", "encodings", "reader", "writer")
 serve(f"{__name__}.xsv", "encodings", "reader", "writer")

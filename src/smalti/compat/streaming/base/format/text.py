@@ -87,6 +87,9 @@ class Float(Encoding):
 
 
 _encodings: dict[str, type[Encoding]] = {"str": Str, "int": Int, "float": Float}
+"""The types of lines with a separator, by name."""
+_json_encodings = {**_encodings}
+"""The types of JSON values: `_encodings` of MosaicML's other module. A type that is added to one is not in both."""
 
 
 def is_json_encoded(encoding: str, value: Any) -> bool:
@@ -96,15 +99,17 @@ def is_json_encoded(encoding: str, value: Any) -> bool:
         AttributeError: it is not.
         KeyError: there is no such type.
     """
-    return _encodings[encoding].is_encoded(value)
+    return _json_encodings[encoding].is_encoded(value)
+
+
+def is_json_encoding(encoding: str) -> bool:
+    """Return whether there is a type of JSON values of this name."""
+    return encoding in _json_encodings
 
 
 def is_xsv_encoding(encoding: str) -> bool:
-    """Return whether there is a type of this name."""
+    """Return whether there is a type of lines with a separator of this name."""
     return encoding in _encodings
-
-
-is_json_encoding = is_xsv_encoding
 
 
 def xsv_encode(encoding: str, value: Any) -> str:
@@ -174,13 +179,7 @@ class JSONWriter(SplitWriter):
     format = "json"
 
     @with_writer_arguments
-    def __init__(
-        self,
-        *,
-        columns: dict[str, str],
-        newline: str = "\n",
-        **arguments: Unpack[WriterArguments],
-    ) -> None:
+    def __init__(self, *, columns: dict[str, str], newline: str = "\n", **arguments: Unpack[WriterArguments]) -> None:
         for name, encoding in columns.items():
             if not is_json_encoding(encoding):
                 raise BadColumn(f"column {name!r}: JSON shards hold str, int and float, not {encoding!r:.80}.")
@@ -338,19 +337,8 @@ class _SeparatedWriter(XSVWriter):
     separator: str
 
     @with_writer_arguments
-    def __init__(
-        self,
-        *,
-        columns: dict[str, str],
-        newline: str = "\n",
-        **arguments: Unpack[WriterArguments],
-    ) -> None:
-        super().__init__(
-            columns=columns,
-            separator=self.separator,
-            newline=newline,
-            **arguments,
-        )
+    def __init__(self, *, columns: dict[str, str], newline: str = "\n", **arguments: Unpack[WriterArguments]) -> None:
+        super().__init__(columns=columns, separator=self.separator, newline=newline, **arguments)
 
     def get_config(self) -> dict[str, Any]:
         """Return the description of the shards that stands in each of them and in the index, as JSON."""

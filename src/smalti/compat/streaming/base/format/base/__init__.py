@@ -24,7 +24,7 @@ from smalti.format.sizes import VERSION
 from smalti.format.text import layout_of, make_lines
 from smalti.regular_files import open_regular
 
-__all__ = ["FileInfo", "JointReader", "Reader", "SplitReader"]
+__all__ = ["FileInfo", "Reader"]
 
 _FILES = ("raw_data", "raw_meta", "zip_data", "zip_meta")
 
@@ -267,16 +267,10 @@ Reader.__signature__ = Reader._own_signature = _signature_of(Reader)
 
 
 class JointReader(Reader):
-    """The samples of a shard that is one file.
+    """The samples of a shard that is one file; the arguments are those of `Reader`, and its files.
 
     Args:
-        dirname: as for `Reader`, like the arguments that are not named here.
-        split: as for `Reader`.
-        compression: as for `Reader`.
-        hashes: as for `Reader`.
         raw_data: the uncompressed file.
-        samples: as for `Reader`.
-        size_limit: as for `Reader`.
         zip_data: the compressed file, if any.
     """
 
@@ -293,15 +287,11 @@ class JointReader(Reader):
 class SplitReader(Reader):
     """The samples of a shard that is two files: one of data, and one of offsets into it.
 
+    The arguments are those of `Reader`, and its files.
+
     Args:
-        dirname: as for `Reader`, like the arguments that are not named here.
-        split: as for `Reader`.
-        compression: as for `Reader`.
-        hashes: as for `Reader`.
         raw_data: the uncompressed file of data.
         raw_meta: the uncompressed file of offsets.
-        samples: as for `Reader`.
-        size_limit: as for `Reader`.
         zip_data: the compressed file of data, if any.
         zip_meta: the compressed file of offsets, if any.
     """
@@ -331,4 +321,4 @@ class SplitReader(Reader):
         return {name: column[0] for name, column in zip(lines.names, values, strict=True)}
 
 
-serve(__name__, "reader")
+serve(__name__, "reader", __all__=["FileInfo", "JointReader", "Reader", "SplitReader"])

@@ -105,14 +105,7 @@ class Writer(ABC):
         self.compression = _checked_compression(compression)
         self.hashes = hashes or []
         _check_hashes(self.hashes)
-        self.size_limit = bytes_to_int(size_limit) if size_limit else None
-        if self.size_limit is not None and self.size_limit < 0:
-            raise ValueError(f"`size_limit` must be greater than zero, instead, found as {self.size_limit}.")
-        if self.size_limit is not None and self.size_limit > MAX_FILE_BYTES:
-            raise ValueError(
-                f"`size_limit` must be less than 2**32, instead, found as {self.size_limit}: the offsets of samples "
-                "are uint32."
-            )
+        self.size_limit = _checked_size_limit(size_limit)
         self.extra_bytes_per_shard = extra_bytes_per_shard
         self.extra_bytes_per_sample = extra_bytes_per_sample
         unknown = [name for name in kwargs if name not in _OPTIONS]
@@ -419,3 +412,14 @@ def _check_hashes(hashes: Sequence[str]) -> None:
     for name in hashes:
         if not is_hash(name):
             raise ValueError(f"Invalid hash: {name}. `streaming.base.hashing.get_hashes` lists all.")
+
+
+def _checked_size_limit(size_limit: int | str | None) -> int | None:
+    num_bytes = bytes_to_int(size_limit) if size_limit else None
+    if num_bytes is not None and num_bytes < 0:
+        raise ValueError(f"`size_limit` must be greater than zero, instead, found as {num_bytes}.")
+    if num_bytes is not None and num_bytes > MAX_FILE_BYTES:
+        raise ValueError(
+            f"`size_limit` must be less than 2**32, instead, found as {num_bytes}: the offsets of samples are uint32."
+        )
+    return num_bytes
