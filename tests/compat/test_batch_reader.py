@@ -1,9 +1,11 @@
 """make_batch_reader: each row once, in an order of the data's own, on any world, and from any place on."""
 
 import json
+import time
 import warnings
 from functools import cache
 from itertools import chain
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smalti.compat.petastorm import NoDataAvailableError, in_lambda, make_batch_reader
+from smalti.compat.petastorm import NoDataAvailableError, TransformSpec, in_lambda, make_batch_reader
+from smalti.compat.petastorm.reading import sources
 from smalti.compat.petastorm.unischema import UnischemaField
 from smalti.errors import (
     ChecksumMismatch,
@@ -325,6 +328,21 @@ def test_a_file_that_is_named_and_missing_says_which(folder):
         make_batch_reader([f"file://{folder}/part-00000.parquet", f"file://{folder}/part-7.parquet"])
 
 
+def test_a_file_that_grows_while_another_is_awaited_is_read_whole(tmp_path, monkeypatch):
+    first, second = sorted(write_rows(tmp_path, files=2).iterdir())
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-1])
+    second.rename(tmp_path / "later")
+
+    def all_arrive(seconds):
+        first.write_bytes(whole)
+        (tmp_path / "later").rename(second)
+
+    monkeypatch.setattr(sources, "time", SimpleNamespace(monotonic=time.monotonic, sleep=all_arrive))
+    with make_batch_reader([url(first), url(second)], file_wait_seconds=60.0) as reader:
+        assert sorted(flat(ids_of(reader))) == list(range(80))
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -468,6 +486,21 @@ def test_held_row_groups_stay_within_the_bound(tmp_path):
         assert flat(ids_of(reader)) == list(range(640))
     assert reader.diagnostics["row_groups_read"] == 64
     assert 0 < reader.diagnostics["most_bytes_held"] <= 200_000
+
+
+def test_a_row_group_that_the_cache_has_evicted_leaves_the_memory_before_the_transform(tmp_path):
+    where = write_rows(tmp_path / "set", files=1, rows=10, data=lambda row: bytes([row]) * 100_000)
+    before, during = pa.total_allocated_bytes(), []
+
+    def measure(frame):
+        reader._rows.held.clear()
+        during.append(pa.total_allocated_bytes() - before)
+        return frame
+
+    spec = TransformSpec(measure)
+    with make_batch_reader(url(where), batch_size=1, reader_pool_type="dummy", transform_spec=spec) as reader:
+        assert len(flat(ids_of(reader))) == 10
+    assert max(during) < 500_000
 
 
 def test_an_order_that_would_read_row_groups_again_is_told_when_opened(tmp_path):

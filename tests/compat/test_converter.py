@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from smalti.compat.petastorm import (
     make_spark_converter,
     register_delete_dir_handler,
 )
-from smalti.compat.petastorm.spark import converted_folders
+from smalti.compat.petastorm.spark import TFDatasetContextManager, TorchDatasetContextManager, converted_folders
 from smalti.errors import ChecksumMismatch
 from tests.compat.parquet_files import flat, ids_of, write_rows
 
@@ -96,6 +97,19 @@ def test_a_folder_of_one_machine_is_told_on_a_databricks_cluster(spark, parent, 
     finally:
         spark.conf.unset("spark.master")
     assert "folder of one machine" in caplog.text
+
+
+def test_the_master_of_a_session_is_read_only_for_a_folder_of_one_machine(monkeypatch):
+    class Conf:
+        def get(self, name, default):
+            if name == "spark.master":
+                raise RuntimeError("the session has no such setting")
+            return "file:/dbfs/converted" if name == THEIRS else default
+
+    session = SimpleNamespace(conf=Conf())
+    assert converted_folders.parent_folder(session) == "file:/dbfs/converted"
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
+    assert converted_folders.parent_folder(session) == "file:/dbfs/converted"
 
 
 def test_an_equal_plan_is_written_once_and_after_delete_again(spark, parent):
@@ -306,6 +320,17 @@ def test_files_that_never_appear_are_named(tmp_path, monkeypatch):
     with pytest.raises(FilesNotAvailable, match=r"gone\.parquet") as told, converter.make_torch_dataloader():
         pass
     assert isinstance(told.value, RuntimeError)
+
+
+def test_a_context_of_a_loader_does_not_see_later_changes_of_its_arguments(tmp_path):
+    urls, options = [f"file://{write_rows(tmp_path, files=1)}/part-00000.parquet"], {"num_epochs": 1}
+    context = TorchDatasetContextManager(urls, 40, options, 0, None)
+    for_tensorflow = TFDatasetContextManager(urls, 40, None, options, None)
+    options["num_epochs"] = 2
+    urls.clear()
+    with context as loader:
+        assert len(flat(ids_of(loader))) == 40
+    assert len(for_tensorflow.parquet_file_url_list) == for_tensorflow.petastorm_reader_kwargs["num_epochs"] == 1
 
 
 def test_files_with_other_rows_than_were_converted_are_refused(tmp_path):

@@ -191,6 +191,12 @@ def test_an_argument_has_its_type_description_and_default_in_one_row(site, page,
     assert cells[2]
 
 
+def test_a_replaceable_attribute_is_shown_by_the_type_of_its_value(site):
+    page = (site / "api/petastorm/Loaders/index.html").read_text()
+    assert 'id="smalti.compat.petastorm.pytorch.DataLoader.batch_size"' in page
+    assert "Replaceable" not in re.sub(r"<[^>]+>", "", page)
+
+
 def has_docstring(kind, name):
     """Return whether a name of a class is a public method or property with a description."""
     value = vars(kind)[name]

@@ -24,6 +24,7 @@ class Fields(Extension):
         tables = {kind.path: table for kind in kinds if (table := _table(kind))}
         plain = _Plain(pkg)
         for kind in kinds:
+            _as_properties(kind)
             if kind.path in tables:
                 _describe(kind, tables[kind.path])
                 for field in _fields(kind):
@@ -32,6 +33,13 @@ class Fields(Extension):
                     field.docstring = None  # so that it is not a section of its own
             elif "__init__" not in kind.members and "Args:\n" not in _text(kind):
                 _inherit(kind)
+
+
+def _as_properties(kind: Class) -> None:
+    """Show attributes that subclasses may replace by the type of their value, without how it is found."""
+    for member in kind.members.values():
+        if isinstance(member, Attribute) and str(member.value).startswith("Replaceable("):
+            member.annotation, member.value = getattr(member.annotation, "slice", member.annotation), None
 
 
 def _classes(scope: Module | Class) -> Iterator[Class]:

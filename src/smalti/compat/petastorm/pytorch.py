@@ -111,6 +111,8 @@ class LoaderBase:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of all epochs of the reader, or after `load_state_dict` of the rest of them.
 
+        As in Petastorm, nothing is checked before the first batch is taken.
+
         Raises:
             RuntimeError: a pass is in progress, or one has failed.
             CursorError: another rank of the process group starts at another position.
@@ -273,7 +275,7 @@ class InMemBatchedDataLoader:
         """Yield the batches of all epochs.
 
         Raises:
-            RuntimeError: the loader was iterated before.
+            RuntimeError: a batch was taken by an earlier iterator; raised when the first batch is taken.
         """
         if self._started:
             raise RuntimeError("this loader can be iterated only once: pass the number of epochs as `num_epochs`.")

@@ -276,11 +276,12 @@ class RowReader:
         cuts = np.flatnonzero(np.diff(groups)) + 1
         parts: list[Any] = []
         for rows, group in zip(np.split(ordered, cuts), groups[np.concatenate(([0], cuts))].tolist(), strict=True):
-            held, at, kept = self.held.get(group), rows - (self._ends[group] - self.sizes[group]), self._kept[group]
+            at, kept = rows - (self._ends[group] - self.sizes[group]), self._kept[group]
+            # No variable for the row group: it would keep it in memory after the cache has evicted it.
             if self.per_row_group:  # the result of the transform contains only the selected rows
-                parts.append(taken(held, at))
+                parts.append(taken(self.held.get(group), at))
             else:
-                parts.append(held.take(pa.array(at if kept is None else kept[at])))
+                parts.append(self.held.get(group).take(pa.array(at if kept is None else kept[at])))
         if self.per_row_group:
             joined = {name: _concatenated([part[name] for part in parts]) for name in parts[0]}
             return joined if places is None else taken(joined, places)

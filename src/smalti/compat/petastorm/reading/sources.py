@@ -188,19 +188,22 @@ def _data_files(source: FileSource) -> FoundFiles:
 
 
 def _await(source: FileSource, keys: list[str], seconds: float) -> FoundFiles:
-    """Wait until all files exist, and return their sizes."""
-    end, sizes = time.monotonic() + seconds, dict[str, int | None](dict.fromkeys(keys))
+    """Wait until all files exist, and return their sizes then: a file may grow while others are awaited."""
+    end, keys = time.monotonic() + seconds, list(dict.fromkeys(keys))
+    missing = keys
     with ThreadPoolExecutor(min(_THREADS, len(keys)), "smalti-files") as pool:
         while True:
-            absent = [key for key, size in sizes.items() if size is None]
-            sizes.update(zip(absent, pool.map(lambda key: _size(source, key), absent), strict=True))
-            present = {key: size for key, size in sizes.items() if size is not None}
-            if len(present) == len(sizes):
-                return present
+            found = list(pool.map(lambda key: _size(source, key), missing))
+            sizes = {key: size for key, size in zip(missing, found, strict=True) if size is not None}
+            if len(sizes) == len(keys):
+                return sizes
+            missing = [key for key in missing if key not in sizes]
+            if not missing:
+                missing = keys
+                continue
             if time.monotonic() >= end:
                 break
             time.sleep(_POLL_SECONDS)
-    missing = [key for key in sizes if key not in present]
     shown = ", ".join(source.locate(key) for key in missing[:5])
     raise FilesNotAvailable(
         f"{len(missing)} of {len(keys)} files did not appear within {seconds:g} s: {shown}"

@@ -221,11 +221,15 @@ class _ReaderContext:
     open_reader: Callable[..., BatchReader] | None
     reader: BatchReader | None = None
 
+    def __post_init__(self) -> None:
+        self.parquet_file_url_list = list(self.parquet_file_url_list)
+        self.petastorm_reader_kwargs = dict(self.petastorm_reader_kwargs)
+
     def _open(self, make: Callable[[BatchReader], Any], **options: Any) -> Any:
         open_reader = self.open_reader or partial(
             make_batch_reader, self.parquet_file_url_list, file_wait_seconds=_FILE_WAIT_SECONDS
         )
-        reader = open_reader(**options | dict(self.petastorm_reader_kwargs))
+        reader = open_reader(**{**options, **self.petastorm_reader_kwargs})
         try:
             made = make(reader)
         except BaseException:

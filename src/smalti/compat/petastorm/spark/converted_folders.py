@@ -41,14 +41,16 @@ def parent_folder(session: Any) -> str:
         if not parts.scheme:
             raise ValueError(f"{name} is {url!r}, an address without a scheme: prepend file:// for a local folder.")
         is_shared = parts.scheme != "file" or parts.path.startswith(("/dbfs/", "/Volumes/"))
-        is_local = str(session.conf.get("spark.master", "")).strip().lower().startswith("local")
-        if _on_databricks() and not is_shared and not is_local:
-            _log.warning(
-                "%s is %s, a folder of one machine, and this cluster has several: give 'file:/dbfs/...' or "
-                "'/Volumes/...', unless a shared disk is mounted there on all of them.",
-                name,
-                url,
-            )
+        if _on_databricks() and not is_shared:
+            # Read only here: a session may raise an error for this setting.
+            is_local = str(session.conf.get("spark.master", "")).strip().lower().startswith("local")
+            if not is_local:
+                _log.warning(
+                    "%s is %s, a folder of one machine, and this cluster has several: give 'file:/dbfs/...' or "
+                    "'/Volumes/...', unless a shared disk is mounted there on all of them.",
+                    name,
+                    url,
+                )
         return url
     raise ValueError(
         f"set the Spark setting {PARENT_CACHE_DIR_URL_CONF} or {OUR_CONF} to a folder for converted DataFrames that "
