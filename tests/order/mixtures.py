@@ -1,8 +1,7 @@
 """Runs over several streams, and their weights as cursors hold them, for the tests of orders."""
 
 from smalti.cursor import Mixture, Weights
-from smalti.order.mixture.changes import ChangingMixture
-from smalti.order.mixture.planning import StreamWeight
+from smalti.order.mixture.planning import ChangingMixture, StreamWeight
 
 
 def weights_at(epoch, samples, weights, epoch_size=None):

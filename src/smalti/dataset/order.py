@@ -16,8 +16,14 @@ from smalti.attributes import check_choice, check_flags, whole_number, whole_or_
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, ORDER_VERSIONS, WINDOW, Cursor, MixedStream, Mixture, Weights
 from smalti.errors import ArgumentError, ArgumentTypeError, CursorError, WorldMismatch
 from smalti.order import TAILS, Division, GlobalOrder, StepBatch, plan_epoch
-from smalti.order.mixture.changes import ChangingMixture
-from smalti.order.mixture.planning import BATCHINGS, MIXTURE_VERSION, SAMPLINGS, StreamWeight, samples_taken
+from smalti.order.mixture.planning import (
+    BATCHINGS,
+    MIXTURE_VERSION,
+    SAMPLINGS,
+    ChangingMixture,
+    StreamWeight,
+    samples_taken,
+)
 from smalti.order.mixture.weave import portions_of
 from smalti.order.window import check_affinity
 from smalti.world import World

@@ -90,18 +90,15 @@ class Weave:
     keys: Words
     """Keys that each sequence's angles are drawn from."""
     group: int = 1
-    """Consecutive elements of a sequence that share an angle, and so stay together; the last group may be smaller."""
+    """Consecutive elements of a sequence that share an angle, and so stay together, 1 to `MAX_LENGTH`; the last group
+    may be smaller."""
 
     def __len__(self) -> int:
         return int(self.lengths.sum())
 
     @cached_property
     def _groups(self) -> Ids:
-        return -(-self.lengths // self._group)
-
-    @cached_property
-    def _group(self) -> int:
-        return min(self.group, MAX_LENGTH)
+        return -(-self.lengths // self.group)
 
     def counts_before(self, ranks: Ids) -> Ids:
         """Return each sequence's elements before each rank in [0, len(weave)]; int64, shape (ranks, sequences)."""
@@ -135,7 +132,7 @@ class Weave:
         whole = product >> _ANGLE_BITS
         drawn = mixed(self.keys + whole.astype(np.uint64)) >> np.uint64(64 - _ANGLE_BITS)
         groups = whole + (drawn.astype(np.int64) < (product & (_ANGLES - 1)))
-        counts: Ids = np.minimum(groups * self._group, self.lengths)
+        counts: Ids = np.minimum(groups * self.group, self.lengths)
         return counts
 
 
@@ -218,7 +215,7 @@ def units_of(
     if part:
         keys = raw_keys(shard_sizes.size, Purpose.DRAWS, seed=seed, run=stream)
         # The epoch's arc: its start in each shard's permutation, and its samples in each shard.
-        circle = Weave(shard_sizes, keys, granularity)
+        circle = Weave(shard_sizes, keys, min(granularity, MAX_LENGTH))
         begin = first % len(circle)
         turns, end = divmod(begin + part, len(circle))
         low, high = circle.counts_before(np.array([begin, end], dtype=np.int64))
