@@ -17,7 +17,7 @@ from typing import Any
 import dagster as dg
 
 from smalti.catalog import Manifest, tag, tags, untag
-from smalti.catalog.header import Header, read_header
+from smalti.catalog.manifest import Header, read_header
 from smalti.catalog.opening import Tag, read_tag, tag_key
 from smalti.catalog.tags import tag_bytes
 from smalti.errors import CommitConflict, SmaltiError, StoreError, StoreNotFound, VersionNotFound

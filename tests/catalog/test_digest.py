@@ -8,7 +8,7 @@ import pytest
 
 from smalti.catalog import Draft, diff, history, load_manifest, new_write_id, publish, rollback, tag, vacuum, verify
 from smalti.catalog.digest import digest_of, digest_of_shards
-from smalti.catalog.header import header_key, read_header
+from smalti.catalog.manifest import header_key, read_header
 from smalti.catalog.publishing import replace_content
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.arrow import emit_table, table_of

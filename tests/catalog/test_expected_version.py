@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from smalti.catalog import load_manifest, opening, publish
-from smalti.catalog.header import INDEX, header_key
+from smalti.catalog.manifest import INDEX, header_key
 from smalti.catalog.opening import WantedVersion, open_version
 from smalti.errors import StoreAuthError, StoreNotFound, StoreTimeout
 from tests.stores import MemoryStore

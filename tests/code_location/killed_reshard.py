@@ -11,7 +11,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from smalti.catalog.header import header_key
+from smalti.catalog.manifest import header_key
 from smalti.storage import LocalStore
 from tests.code_location.graph import Graph
 

@@ -1,6 +1,6 @@
 """Held-out rows that are trained on as well, found in the shards."""
 
-from smalti.catalog.leakage import find_leaked_rows
+from smalti.catalog.verify import find_leaked_rows
 from tests.code_location.shard_sets import publish_rows, row
 from tests.stores import MemoryStore
 

@@ -9,8 +9,7 @@ import pytest
 
 from smalti.catalog import history, load_manifest, publish, rollback, vacuum, verify
 from smalti.catalog.digest import digest_of
-from smalti.catalog.header import FOLDER, INDEX
-from smalti.catalog.manifest import stored_bytes
+from smalti.catalog.manifest import FOLDER, INDEX, stored_bytes
 from smalti.catalog.opening import find_newest
 from smalti.catalog.publishing import replace_content
 from smalti.catalog.retention import markers

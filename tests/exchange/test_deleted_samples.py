@@ -5,9 +5,9 @@ import hashlib
 import pytest
 
 from smalti.catalog import load_manifest, rollback, vacuum, verify
-from smalti.catalog.erasures import erased_keys
 from smalti.catalog.opening import find_newest
 from smalti.catalog.publishing import replace_content
+from smalti.catalog.sidecars import erased_keys
 from smalti.errors import CatalogError, DatasetExists
 from smalti.exchange import copy_version, sync
 from smalti.writer import PurgeOptions, delete

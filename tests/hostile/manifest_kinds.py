@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from smalti.catalog.header import parse_header
+from smalti.catalog.manifest import parse_header
 from smalti.catalog.table.arrow import emit_table, parse_table
 from smalti.errors import IndexFileError
 from smalti.format import parse_index

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorTick
 
-from smalti.catalog.header import Header
+from smalti.catalog.manifest import Header
 from smalti.catalog.opening import find_newest
 from smalti.storage import open_store
 from smalti_dagster.lineage import TRAINS_TAG, VERSION_TAG, evaluations

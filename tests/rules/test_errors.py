@@ -83,7 +83,6 @@ CAUGHT = {
     "attributes.py": "attributes that Python itself asks for",
     "cache/cache.py": "a wait that becomes a StoreTimeout",
     "catalog/table/content.py": "defects of a table, which become an IndexFileError",
-    "catalog/table/rows.py": "defects of a table, which become an IndexFileError",
     "conversion/sources/huggingface.py": "the end of a file, which becomes a FormatError",
     "conversion/sources/json_lines.py": "defects of a line, which become a FormatError",
     "conversion/sources/litdata.py": "defects of a value, which become a FormatError",

@@ -12,7 +12,7 @@ from hashlib import sha256
 
 import pyarrow as pa
 
-from smalti.catalog.header import INDEX, parse_header
+from smalti.catalog.manifest import INDEX, parse_header
 from tests.sim.store import Disk
 
 HEADER = re.compile(r"_versions/(\d{8})\.json")

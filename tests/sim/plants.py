@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from smalti.catalog import commit, index, next_version, publishing
-from smalti.catalog.header import INDEX, header_key
+from smalti.catalog.manifest import INDEX, header_key
 from smalti.catalog.opening import find_newest
 from smalti.catalog.retention import sweep
 from smalti.errors import CommitConflict, CommitUnknown, DatasetExists, StoreError, StoreTimeout

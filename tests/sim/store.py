@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from smalti.catalog.commit import PublishingClock
-from smalti.catalog.header import INDEX
+from smalti.catalog.manifest import INDEX
 from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.storage import ObjectInfo, Store, Tagged
 from tests.sim.world import Actor, Crash, Late, World

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from smalti.cache import CacheOptions
 from smalti.catalog import history, load_manifest, rollback, verify
-from smalti.catalog.header import read_header
+from smalti.catalog.manifest import read_header
 from smalti.catalog.retention.vacuum import vacuum
 from smalti.dataset import open_dataset
 from smalti.errors import (

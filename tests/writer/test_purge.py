@@ -6,7 +6,7 @@ import pytest
 
 from smalti.cache import CacheOptions, inspect
 from smalti.catalog import history, load_manifest, rollback, tag, tags, verify
-from smalti.catalog.header import read_header
+from smalti.catalog.manifest import read_header
 from smalti.catalog.opening import Tag, read_tags
 from smalti.catalog.publishing import announce_removal
 from smalti.catalog.retention import markers

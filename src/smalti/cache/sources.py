@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from smalti.attributes import check_choice, check_flags, seconds_above_zero, whole_number, whole_or_none
 from smalti.cache.files import Contents, check_filesystem, folder_name, make_folder, open_root
-from smalti.catalog.header import INDEX
-from smalti.catalog.manifest import has_write_id
+from smalti.catalog.manifest import INDEX, has_write_id
 from smalti.catalog.table.shard_table import ShardTable, bytes_of
 from smalti.errors import ArgumentError, CacheLimitError, ShardNotFound
 from smalti.format import AnyShard, FileInfo, ShardInfo, open_shard

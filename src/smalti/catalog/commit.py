@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 
-from smalti.catalog.header import Header, header_key, read_header
+from smalti.catalog.manifest import Header, header_key, read_header
 from smalti.errors import (
     CatalogError,
     CommitUnknown,

@@ -28,8 +28,7 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from smalti.catalog.table.content import TableContent
-from smalti.catalog.table.segment_list import scheme_of, segment_shards_of
-from smalti.catalog.table.shard_table import ShardTable
+from smalti.catalog.table.shard_table import ShardTable, scheme_of, segment_shards_of
 from smalti.format import FileInfo, Schema, ShardInfo
 
 if TYPE_CHECKING:

@@ -23,8 +23,13 @@ million takes a minute and 600 MB with every version, whatever it adds. The same
 than `MAX_INDEX_BYTES`, because each names all columns. In place of the format's version it has a text,
 which other readers refuse with that text in their message: it names the command that lists the shards (`write_index`).
 The next version replaces such a list, so that no reader takes it for the newest.
+
+Large index files of other writers are read as columns by Arrow's JSON reader (`read_regular`). The entries in files of
+MosaicML's writer differ in names, sizes, hashes and counts only. Parsed to Python objects, 10^5 of them take seconds. A
+file with other entries, or an invalid one, is left to `parse_index`, which explains the fault.
 """
 
+import hashlib
 import json
 import re
 import tempfile
@@ -34,40 +39,50 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from smalti.catalog.commit import ATTEMPTS, put_and_check
-from smalti.catalog.digest import digest_of
-from smalti.catalog.foreign_index import read_regular
-from smalti.catalog.header import (
+from smalti.catalog.digest import NAMES_HEAD, canonical, digest_of
+from smalti.catalog.manifest import (
     FOLDER,
     INDEX,
     Header,
+    Manifest,
     header_key,
     parse_header,
     parse_json,
     read_header,
     read_manifest,
 )
-from smalti.catalog.manifest import Manifest
 from smalti.catalog.sidecars import columns_of
+from smalti.catalog.table.arrow import file_of
+from smalti.catalog.table.content import own_content
 from smalti.catalog.table.shard_table import ShardTable, samples_of, samples_of_split
-from smalti.errors import CatalogError, IndexFileError, StoreConflict, StoreError, StoreExists, StoreNotFound
-from smalti.format import MAX_INDEX_BYTES, BlockList, ShardInfo, check_basename, emit_index
+from smalti.errors import (
+    CatalogError,
+    IndexFileError,
+    SmaltiError,
+    StoreConflict,
+    StoreError,
+    StoreExists,
+    StoreNotFound,
+)
+from smalti.format import MAX_INDEX_BYTES, BlockList, ShardInfo, check_basename, emit_index, parse_index
 from smalti.format.index import FILE_KINDS, MAX_STORED_BYTES
 from smalti.format.sizes import VERSION
 from smalti.storage import Store
 from smalti.storage.store import delete_own, put_own
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 EXTRA = "smalti"
 """Smalti's own top-level key in an index file; other readers ignore it."""
 PEEK_BYTES = 1 << 20
 """An index file up to this size is read and parsed as a whole."""
-
 _KEY = b'"smalti": '
 _END = re.compile(r', "version": 2}\s*\Z')
-"""The name below Smalti's key: a list of 16 hex digits, or null, for each shard."""
 BLOCK_LISTS = "block_lists"
 """The name below Smalti's key of the files with block hashes, and of the place of each shard's list in them."""
 UNLISTED_HASHES = "unlisted_hashes"
@@ -86,6 +101,8 @@ MANY_SHARDS = 4096
 _ENTRIES_AT_ONCE = 1024
 MAX_LISTED_SHARDS = 1 << 15
 """Number of shards up to which every publisher lists them: 20 MB and about a second; 2 TB in shards of 64 MB."""
+_HEAD, _TAIL = b'{"shards": [', b'], "version": 2}'
+_BETWEEN = b"}, {"  # around and between the entries
 
 
 @dataclass(frozen=True)
@@ -500,3 +517,73 @@ def index_parts(shards: Iterable[ShardInfo], extra: Mapping[str, Any]) -> Iterat
             between = ", "
         yield b"]"
     yield b"}"
+
+
+def read_regular(data: bytes, *, where: str) -> tuple[ShardTable, str] | None:
+    """Return the shards of an index file, checked as by `parse_index`, and their digest, which is `digest_of` them.
+
+    None if its entries are not alike, or it has further top-level keys.
+    """
+    text = data.rstrip(b" \t\r\n")
+    end = text.find(_BETWEEN, len(_HEAD)) + 1
+    if not (end and text.startswith(_HEAD) and text.endswith(_TAIL)):
+        return None
+    try:
+        (shard,), _ = parse_index(text[:end] + _TAIL, where=where)
+        entries = _entries(text[len(_HEAD) : -len(_TAIL)], shard)
+        return None if entries is None or shard.meta is not None else _index(entries, shard)
+    except (SmaltiError, ValueError, KeyError):
+        return None
+
+
+def _entries(text: bytes, shard: ShardInfo) -> "pa.Table | None":
+    """Return the entries, separated by commas, as rows; None if they differ in more than files and samples.
+
+    Raises:
+        ValueError: one is not JSON, or has other keys or types than that of `shard`.
+    """
+    import pyarrow as pa
+    from pyarrow import json as arrow_json
+
+    schema = pa.Table.from_pylist([shard.to_json()]).schema
+    sizes = pa.field("column_sizes", pa.list_(pa.int64()))  # also if all columns vary in size, so that all are null
+    # A separator within an entry would split it, so that neither part is an object.
+    table = arrow_json.read_json(
+        pa.BufferReader(text.replace(_BETWEEN, b"}\n{")),
+        parse_options=arrow_json.ParseOptions(
+            schema.set(schema.get_field_index("column_sizes"), sizes), unexpected_field_behavior="error"
+        ),
+    )
+    is_whole = table.num_rows == text.count(_BETWEEN) + 1  # the reader accepts entries without a comma, too
+    columns = (column.combine_chunks() for column in table.drop(["raw_data", "zip_data", "samples"]).columns)
+    return table if is_whole and all(each.slice(1).equals(each.slice(0, len(each) - 1)) for each in columns) else None
+
+
+def _index(entries: "pa.Table", shard: ShardInfo) -> tuple[ShardTable, str]:
+    """Return the shards of entries that differ from that of `shard` in files and samples only, and their digest."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def joined(*parts: Any) -> Any:  # texts and columns of texts
+        return pc.binary_join_element_wise(*parts, "")
+
+    samples = entries.column("samples").combine_chunks()
+    schema = {name: list(getattr(shard.schema, name)) for name in ("names", "encodings", "sizes")}
+    alike = {"compression": shard.compression, "hash_names": ",".join(shard.hash_names), "size_limit": shard.size_limit}
+    columns = {name: pa.repeat(pa.scalar(value), len(samples)) for name, value in alike.items()}
+    columns |= {"schema": pa.repeat(pa.scalar(0, pa.int32()), len(samples)), "samples": samples}
+    line = [f"{canonical(list(schema.values()))}[null,", samples.cast(pa.string())]
+    for part, file in {"raw": shard.raw, "zip": shard.zip}.items():
+        if file is None:
+            line.append(",null")
+            continue
+        names, sizes, hashes = entries.column(f"{part}_data").combine_chunks().flatten()
+        digests = sorted(zip(file.hashes, hashes.flatten(), strict=True), key=lambda pair: pair[0])
+        pieces = [piece for name, digest in digests for piece in (f', "{name}": "', digest, '"')]
+        text = joined(pa.repeat("{", len(names)), *(pieces and [pieces[0][2:], *pieces[1:]]), "}")
+        columns |= {f"{part}_name": names, f"{part}_bytes": sizes, f"{part}_hashes": text}
+        dense = pc.replace_substring(pc.replace_substring(text, '": "', '":"'), '", "', '","')
+        line += [',["', names, '",', sizes.cast(pa.string()), ",", dense, "]"]
+    shards = ShardTable.of(own_content(file_of([pa.table(columns)], [schema])))
+    lines = joined(*line, f",{canonical((shard.compression, shard.hash_names, shard.size_limit))[1:-1]}]\n")
+    return shards, hashlib.sha256(NAMES_HEAD + "".join(lines.to_pylist()).encode("ascii")).hexdigest()

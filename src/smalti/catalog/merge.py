@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from smalti.catalog.header import FOLDER, INDEX
 from smalti.catalog.index import check_index_size, peek_index
+from smalti.catalog.manifest import FOLDER, INDEX
 from smalti.errors import ArgumentError, ArgumentTypeError, CatalogError, StoreTimeout
 from smalti.format import MAX_INDEX_BYTES, ShardInfo, emit_index, parse_index
 from smalti.storage import Place, Store, open_store

@@ -26,23 +26,25 @@ from typing import Any
 
 from smalti.catalog.commit import PublishingClock, put_and_check
 from smalti.catalog.digest import content_scheme, digest_of_shards, is_content
-from smalti.catalog.erasures import joined_erasures
-from smalti.catalog.header import (
+from smalti.catalog.index import MANY_SHARDS
+from smalti.catalog.manifest import (
     FOLDER,
     MAX_REMEMBERED_WRITES,
     SEGMENT_LIST_SUFFIX,
+    Draft,
     Header,
+    Manifest,
+    add_row_hashes,
     digest_by,
     read_manifest,
+    shared_fields,
 )
-from smalti.catalog.index import MANY_SHARDS
-from smalti.catalog.manifest import Draft, Manifest, add_row_hashes, shared_fields
-from smalti.catalog.sidecars import check_no_added_columns, sidecars_after
+from smalti.catalog.sidecars import check_no_added_columns, joined_erasures, sidecars_after
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.arrow import created_bytes, emit_table, parse_table, table_of
-from smalti.catalog.table.segment_list import Segment, segment_shards_of
 from smalti.catalog.table.segments import joined_table, segmented
 from smalti.catalog.table.shard_table import (
+    Segment,
     ShardTable,
     TableFile,
     TableFiles,
@@ -50,6 +52,7 @@ from smalti.catalog.table.shard_table import (
     num_bytes_of,
     partitions_of,
     samples_of,
+    segment_shards_of,
     segments_in,
 )
 from smalti.errors import CatalogError, IndexFileError, SchemaError

@@ -14,17 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from smalti.catalog.digest import CONTENT, digest_of, digest_of_shards, is_content
-from smalti.catalog.header import (
-    FOLDER,
-    INDEX,
-    Header,
-    digest_by,
-    header_key,
-    make_manifest,
-    parse_json,
-    read_header,
-    read_manifest,
-)
 from smalti.catalog.index import (
     LISTED,
     IndexSummary,
@@ -32,7 +21,20 @@ from smalti.catalog.index import (
     decode_unlisted_hashes,
     peek_index,
 )
-from smalti.catalog.manifest import Manifest, VersionInfo, shared_fields
+from smalti.catalog.manifest import (
+    FOLDER,
+    INDEX,
+    Header,
+    Manifest,
+    VersionInfo,
+    digest_by,
+    header_key,
+    make_manifest,
+    parse_json,
+    read_header,
+    read_manifest,
+    shared_fields,
+)
 from smalti.catalog.table.shard_table import ShardTable, samples_of, segments_in
 from smalti.errors import (
     ArgumentError,

@@ -26,12 +26,22 @@ from xxhash import xxh3_64_intdigest
 
 from smalti.attributes import whole_number
 from smalti.catalog.commit import PAUSE_SECONDS, SYSTEM, PublishingClock, commit
-from smalti.catalog.erasures import kept_after_rollback
-from smalti.catalog.header import FOLDER, INDEX, Header, header_key, make_manifest, read_header, read_manifest
 from smalti.catalog.index import check_readable, refresh_index
-from smalti.catalog.manifest import Draft, Manifest, new_write_id
+from smalti.catalog.manifest import (
+    FOLDER,
+    INDEX,
+    Draft,
+    Header,
+    Manifest,
+    header_key,
+    make_manifest,
+    new_write_id,
+    read_header,
+    read_manifest,
+)
 from smalti.catalog.next_version import VersionStep, header_of_draft, next_header
 from smalti.catalog.opening import Newest, find_newest, header_of
+from smalti.catalog.sidecars import kept_after_rollback
 from smalti.catalog.table.segments import shards_only_in
 from smalti.catalog.table.shard_table import stored_sizes_of
 from smalti.errors import (

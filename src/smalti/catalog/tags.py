@@ -12,8 +12,7 @@ from typing import Any
 
 from smalti.attributes import whole_or_none
 from smalti.catalog.commit import check_created
-from smalti.catalog.header import read_header
-from smalti.catalog.manifest import check_json
+from smalti.catalog.manifest import check_json, read_header
 from smalti.catalog.opening import TAG_BYTES, Tag, find_newest, no_shard_set, parse_tag, read_tag, read_tags, tag_key
 from smalti.errors import (
     CatalogError,

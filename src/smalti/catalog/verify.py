@@ -1,12 +1,22 @@
-"""Verification of a version: every object exists, with the size, hashes, samples and row hash of the manifest."""
+"""Checks of a version's content, which read its shards.
+
+Verification: every object exists, with the size, hashes, samples and row hash of the manifest. Leakage: which rows of a
+version are in two splits, so that held-out rows are equal, byte for byte, to rows trained on.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from smalti.catalog.manifest import has_write_id, row_hash_text
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from smalti.catalog.manifest import Manifest, has_write_id, row_hash_text
 from smalti.catalog.opening import WantedVersion, open_version
 from smalti.catalog.sidecars import aligned_shards, columns_of, load_object, objects_of
 from smalti.catalog.table.shard_table import block_files_of
@@ -14,7 +24,11 @@ from smalti.errors import ChecksumMismatch, FormatError, IndexFileError, StoreAu
 from smalti.format import AnyShard, BlockHashes, Shard, ShardInfo, open_shard, parse_compression, verify_file
 from smalti.format.index import PARQUET
 from smalti.format.reading.batch import OpenOptions
+from smalti.format.reading.files import StoredSamples
 from smalti.storage import Place, Store, open_store
+
+_MAX_EXAMPLES = 20
+_Hashes = npt.NDArray[np.uint64]
 
 
 @contextmanager
@@ -275,3 +289,76 @@ class _Verification:
         except FormatError as error:
             return VerifyProblem(key, "content", str(error))
         return 0
+
+
+@dataclass(frozen=True)
+class EqualRow:
+    """A held-out row that is trained on as well."""
+
+    split: str
+    shard: str
+    sample: int
+    """Its place in the shard."""
+    row: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RowLeakage:
+    """The held-out rows of a version."""
+
+    trained_on: str
+    """The split that is trained on."""
+    held_out: int
+    """Rows of the other splits."""
+    leaked: int
+    """Those of them that are equal to a row that is trained on."""
+    examples: tuple[EqualRow, ...]
+
+
+def find_leaked_rows(store: Store, manifest: Manifest, *, trained_on: str = "train") -> RowLeakage:
+    """Return which held-out rows are trained on as well. Reads each shard once or twice, and keeps 8 bytes of a row.
+
+    Args:
+        store: of the set.
+        manifest: of the version.
+        trained_on: name of the split; where there is none, the largest one.
+
+    Raises:
+        FormatError: a shard is not what its manifest says.
+        StoreError: a shard cannot be read.
+    """
+    rows: dict[str, int] = {}
+    for shard in manifest.shards:
+        rows[str(shard.partition)] = rows.get(str(shard.partition), 0) + shard.samples
+    trained = trained_on if trained_on in rows else max(rows, key=lambda split: rows[split], default=trained_on)
+    others = [shard for shard in manifest.shards if str(shard.partition) != trained]
+    held_out = [_hashes_of(store, shard) for shard in others]
+    none = np.empty(0, np.uint64)
+    wanted = np.unique(np.concatenate([none, *held_out]))
+    searched = [shard for shard in manifest.shards if str(shard.partition) == trained and len(wanted)]
+    leaks = np.concatenate([none, *(np.intersect1d(wanted, _hashes_of(store, shard)) for shard in searched)])
+    leaked = [np.flatnonzero(np.isin(hashes, leaks)) for hashes in held_out]
+    return RowLeakage(
+        trained_on=trained,
+        held_out=sum(map(len, held_out)),
+        leaked=sum(map(len, leaked)),
+        examples=_examples(store, others, leaked),
+    )
+
+
+def _hashes_of(store: Store, shard: ShardInfo) -> _Hashes:
+    with open_checked(store, shard) as opened:
+        samples: StoredSamples = opened.stored_samples()
+        places = pairwise(samples.ends.tolist())
+        return np.array([xxh3_64_intdigest(samples.data[begin:end]) for begin, end in places], np.uint64)
+
+
+def _examples(store: Store, shards: list[ShardInfo], leaked: list[npt.NDArray[np.int64]]) -> tuple[EqualRow, ...]:
+    found: list[EqualRow] = []
+    for shard, places in zip(shards, leaked, strict=True):
+        chosen = places[: _MAX_EXAMPLES - len(found)].tolist()
+        if chosen:
+            with open_checked(store, shard) as opened:
+                name = shard.stored.basename
+                found += (EqualRow(str(shard.partition), name, place, dict(opened[place])) for place in chosen)
+    return tuple(found)

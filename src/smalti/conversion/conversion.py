@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from smalti.catalog import Manifest
-from smalti.catalog.header import Header
+from smalti.catalog.manifest import Header
 from smalti.catalog.publishing import Mode
 from smalti.catalog.table.shard_table import written_keys
 from smalti.conversion.files import check_target

@@ -29,7 +29,7 @@ from packaging.version import InvalidVersion, Version
 from smalti.cache.files import FileLock, filesystem_of, is_held
 from smalti.cache.sources import detect_cache_folder
 from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.header import INDEX
+from smalti.catalog.manifest import INDEX
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.diagnosis.findings import Check, Diagnosis, Finding, State, finding_of, one_line, run_checks, split_message
 from smalti.errors import MissingDependency, SmaltiError, StoreAuthError, StoreError, StoreNotFound

@@ -24,14 +24,12 @@ from typing import Any
 
 from smalti.attributes import whole_or_none
 from smalti.catalog.commit import SYSTEM, check_created
-from smalti.catalog.erasures import erasure_id
-from smalti.catalog.header import FOLDER, INDEX, Header, read_header
-from smalti.catalog.manifest import Draft
+from smalti.catalog.manifest import FOLDER, INDEX, Draft, Header, read_header
 from smalti.catalog.next_version import VersionStep
 from smalti.catalog.opening import Tag, WantedVersion, find_newest, headers_before, no_shard_set, read_tags
 from smalti.catalog.publishing import Mode, check_target, publish_copy
 from smalti.catalog.retention import markers
-from smalti.catalog.sidecars import columns_of, shards_of, store_columns
+from smalti.catalog.sidecars import columns_of, erasure_id, shards_of, store_columns
 from smalti.catalog.table.shard_table import samples_of
 from smalti.catalog.tags import tag as set_tag
 from smalti.errors import ArgumentError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound

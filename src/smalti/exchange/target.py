@@ -20,9 +20,7 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from smalti.catalog.erasures import erased_keys, erasure_id
-from smalti.catalog.header import Header, read_manifest
-from smalti.catalog.manifest import Manifest, has_write_id
+from smalti.catalog.manifest import Header, Manifest, has_write_id, read_manifest
 from smalti.catalog.opening import (
     WantedVersion,
     find_newest,
@@ -31,7 +29,7 @@ from smalti.catalog.opening import (
     open_version,
 )
 from smalti.catalog.retention import markers
-from smalti.catalog.sidecars import columns_of, live_keys, objects_of, shards_of
+from smalti.catalog.sidecars import columns_of, erased_keys, erasure_id, live_keys, objects_of, shards_of
 from smalti.catalog.table.segments import tables_in
 from smalti.catalog.table.shard_table import block_files_of, stored_sizes_of
 from smalti.errors import CatalogError, DatasetExists, StoreNotFound, VersionNotFound

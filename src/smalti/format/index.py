@@ -24,7 +24,7 @@ from smalti.format.text import TEXT_FORMATS, TextLayout, is_utf8, layout_of, par
 
 MAX_NAME_CHARS = 1024
 """Longest key that S3, GCS and Azure all accept."""
-_ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")  # `smalti.catalog.table.rows` has this rule as a pattern
+_ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")  # `smalti.catalog.table.content` has this rule as a pattern
 PARQUET = "parquet"
 """Value of `format` of a file that is no shard but a part in Parquet: versions of prepared images consist of them."""
 ONE_FILE_FORMATS = frozenset({"mds", PARQUET})

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from smalti.catalog.header import FOLDER, INDEX
+from smalti.catalog.manifest import FOLDER, INDEX
 from smalti.errors import FormatError, SchemaError, StoreError, StoreNotFound
 from smalti.format import AnyShard, FileInfo, Schema, ShardInfo, decode_gathered, open_shard, parse_compression
 from smalti.format.hashing import BlockHashes, is_one_block

@@ -25,11 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smalti.catalog import Draft, Manifest, load_manifest, new_write_id, publish, sidecars
-from smalti.catalog.erasures import erased_paths
-from smalti.catalog.header import read_header
-from smalti.catalog.manifest import check_json, row_hash_text
+from smalti.catalog.manifest import check_json, read_header, row_hash_text
 from smalti.catalog.publishing import check_target, replace_content
 from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import erased_paths
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
 from smalti.errors import ArgumentError, CatalogError, SchemaError

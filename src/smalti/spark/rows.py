@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smalti.catalog import Manifest, rollback
-from smalti.catalog.erasures import last_erasure
-from smalti.catalog.header import Header, read_header
+from smalti.catalog.manifest import Header, read_header
 from smalti.catalog.opening import headers_before
+from smalti.catalog.sidecars import last_erasure
 from smalti.errors import SchemaError
 from smalti.spark.lineage import source_of
 from smalti.spark.tasks import decode_errors, has_remote_executors, map_in_arrow, quoted, require_frame

@@ -31,7 +31,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from smalti import errors
-from smalti.catalog.header import FOLDER, INDEX
+from smalti.catalog.manifest import FOLDER, INDEX
 from smalti.errors import ArgumentTypeError, MissingDependency, SchemaError, SmaltiError, StoreError
 from smalti.process import is_connect, use_driver_python
 from smalti.spark.session import ARROW_BATCHES, SMALL_FILES, missing_connector

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from smalti.cache import ShardSource
 from smalti.cache.sources import CacheOptions, detect_cache_folder
 from smalti.catalog import Manifest
-from smalti.catalog.header import INDEX
-from smalti.catalog.manifest import has_write_id
+from smalti.catalog.manifest import INDEX, has_write_id
 from smalti.catalog.opening import WantedVersion, open_version
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash

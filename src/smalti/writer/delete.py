@@ -5,7 +5,7 @@
 2. Each shard is verified while it is read, and the row hash of what was written must be that of what should stay.
 3. Shards of added columns are rewritten at the same samples; the record of source files loses the deleted samples.
 4. What others publish in the meantime is searched too, and the version is built again; nothing of it is lost.
-5. The version carries a record of the deletion (`smalti.catalog.erasures`).
+5. The version carries a record of the deletion (`smalti.catalog.sidecars`).
 6. A purge then searches all older versions, removes tags where that was asked for, retires the versions that hold
    chosen samples (`smalti.catalog.retention.retire`), removes this machine's cached copies of them, and reads every
    shard that a version still has, to show that none holds a chosen sample.
@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from smalti.catalog import Draft, Manifest, load_manifest
-from smalti.catalog.erasures import ERASED, Erasure
 from smalti.catalog.manifest import row_hash_text, stored_bytes
 from smalti.catalog.retention import markers
-from smalti.catalog.sidecars import SampleRun, SourceRecord, SourceTable
+from smalti.catalog.sidecars import ERASED, Erasure, SampleRun, SourceRecord, SourceTable
 from smalti.catalog.table.shard_table import num_bytes_of, written_keys
 from smalti.errors import ArgumentError, CatalogError
 from smalti.format import ShardInfo

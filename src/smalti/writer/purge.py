@@ -19,8 +19,7 @@ from typing import Any, Literal
 
 from smalti.cache import inspect
 from smalti.cache.sources import detect_cache_folder
-from smalti.catalog.header import Header
-from smalti.catalog.manifest import stored_bytes
+from smalti.catalog.manifest import Header, stored_bytes
 from smalti.catalog.opening import find_newest, headers_before, read_tags
 from smalti.catalog.retention.retire import PendingWrite, Retirement, RetireOptions, retire
 from smalti.catalog.sidecars import columns_of

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_128_digest
 
 from smalti.catalog import Manifest
-from smalti.catalog.header import Header, read_manifest
+from smalti.catalog.manifest import Header, read_manifest
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import sizes_of
 from smalti.catalog.verify import open_checked

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 
 import dagster as dg
 
-from smalti.catalog.header import Header, read_header
+from smalti.catalog.manifest import Header, read_header
 from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.storage import Store
 from smalti_dagster.automation.debounce import MAX_TRIES

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 import dagster as dg
 
 from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.header import Header
+from smalti.catalog.manifest import Header
 from smalti_dagster.checks.check import DataCheck, declared_check
 from smalti_dagster.checks.sums import ALL, class_counts, find_losses
 from smalti_dagster.checks.version import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from smalti.catalog.leakage import find_leaked_rows
+from smalti.catalog.verify import find_leaked_rows
 from smalti.spark.prepared.alike import Alike, AlikePair, find_alike
 from smalti.spark.prepared.rows import read_images
 from smalti.spark.prepared.table import PreparedTable

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import dagster as dg
 
 from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.header import Header
+from smalti.catalog.manifest import Header
 from smalti.errors import FormatError, StoreNotFound
 from smalti_dagster.checks.check import CheckInput
 from smalti_dagster.checks.sums import SetSums, class_counts, load_sums, save_sums, sums_of_shards

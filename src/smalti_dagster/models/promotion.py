@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from smalti.catalog.header import read_header
+from smalti.catalog.manifest import read_header
 from smalti.catalog.opening import Tag, find_newest, read_tag
 from smalti.errors import StoreNotFound
 from smalti.storage import Store, open_store

@@ -9,7 +9,7 @@ import dagster as dg
 
 from smalti.catalog import Manifest
 from smalti.catalog.diff import source_changes
-from smalti.catalog.header import Header, read_header
+from smalti.catalog.manifest import Header, read_header
 from smalti.catalog.opening import headers_before
 from smalti.errors import SmaltiError
 from smalti.format import ShardInfo

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smalti.catalog import Manifest
-from smalti.catalog.header import read_header
+from smalti.catalog.manifest import read_header
 from smalti.spark import SourceFile, dataframe_to_mds, reshard_files
 from smalti.spark.prepared.rows import Target
 from smalti.spark.rows import SPLIT, by_split, find_same, transformed, with_split

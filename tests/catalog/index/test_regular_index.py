@@ -8,7 +8,7 @@ import pytest
 
 from smalti.catalog import load_manifest
 from smalti.catalog.digest import digest_of
-from smalti.catalog.foreign_index import read_regular
+from smalti.catalog.index import read_regular
 from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import IndexFileError
 from smalti.format import Schema, emit_index, parse_index

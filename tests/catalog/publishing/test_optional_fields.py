@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from smalti.catalog import load_manifest, publish
-from smalti.catalog.header import parse_header, read_header
-from smalti.catalog.manifest import add_row_hashes
+from smalti.catalog.manifest import add_row_hashes, parse_header, read_header
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from tests.stores import MemoryStore
 

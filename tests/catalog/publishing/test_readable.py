@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.catalog import history, load_manifest, publish, rollback, tag, tags
-from smalti.catalog.header import MAX_HEADER_BYTES, header_key
+from smalti.catalog.manifest import MAX_HEADER_BYTES, header_key
 from smalti.catalog.publishing import replace_content
 from smalti.catalog.table.arrow import table_of
 from smalti.catalog.table.shard_table import ShardTable

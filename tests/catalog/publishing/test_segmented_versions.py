@@ -23,12 +23,11 @@ from smalti.catalog import (
 )
 from smalti.catalog import index as index_files
 from smalti.catalog.digest import digest_of
-from smalti.catalog.header import header_key, parse_header, read_header, segment_keys
+from smalti.catalog.manifest import header_key, parse_header, read_header, segment_keys
 from smalti.catalog.publishing import replace_content
 from smalti.catalog.retention.retire import retire
 from smalti.catalog.table import segments as tables
-from smalti.catalog.table.segment_list import SegmentList
-from smalti.catalog.table.shard_table import segments_in, sizes_of
+from smalti.catalog.table.shard_table import SegmentList, segments_in, sizes_of
 from smalti.catalog.tags import tag
 from smalti.errors import CatalogError, FormatError, IndexFileError, VersionNotFound
 from smalti.exchange import copy_version

@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.catalog import load_manifest, publish, rollback, verify
-from smalti.catalog.header import read_header
+from smalti.catalog.manifest import read_header
 from smalti.catalog.retention.retire import RetireOptions, retire
 from smalti.catalog.retention.vacuum import vacuum
 from smalti.catalog.tags import tag

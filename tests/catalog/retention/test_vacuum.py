@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from smalti.catalog import history, load_manifest, publish, rollback, verify
-from smalti.catalog.header import read_header
+from smalti.catalog.manifest import read_header
 from smalti.catalog.retention import markers
 from smalti.catalog.retention.vacuum import LEAST_SECONDS, parse_age, vacuum
 from smalti.catalog.tags import tag, tags, untag

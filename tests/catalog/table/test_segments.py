@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from smalti.catalog.digest import digest_of
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.arrow import emit_table, table_of
-from smalti.catalog.table.segment_list import SegmentList
 from smalti.catalog.table.segments import joined_table, segmented, shards_only_in, tables_in
 from smalti.catalog.table.shard_table import (
+    SegmentList,
     ShardTable,
     bytes_of,
     kinds_of,

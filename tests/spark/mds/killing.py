@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from smalti.catalog.header import INDEX
+from smalti.catalog.manifest import INDEX
 from smalti.spark import SparkOptions, build_session
 from smalti.spark.mds.source import MDSDataSource
 from smalti.spark.mds.writing import ShardSetStreamWriter, ShardSetWriter

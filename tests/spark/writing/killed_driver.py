@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from smalti.catalog.header import header_key
+from smalti.catalog.manifest import header_key
 from smalti.spark import SparkOptions, build_session, dataframe_to_mds
 from smalti.storage import LocalStore
 

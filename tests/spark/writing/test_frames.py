@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 from smalti.catalog import load_manifest
-from smalti.catalog.header import INDEX
+from smalti.catalog.manifest import INDEX
 from smalti.errors import SchemaError, SmaltiError, StoreAuthError
 from smalti.format import Shard
 from smalti.spark import add_columns

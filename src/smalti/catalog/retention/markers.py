@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 
-from smalti.catalog.header import FOLDER
+from smalti.catalog.manifest import FOLDER
 from smalti.errors import StoreError
 from smalti.storage import Store
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 from smalti.catalog.commit import SYSTEM, PublishingClock
-from smalti.catalog.erasures import purged_erasures
 from smalti.catalog.publishing import announce_removal
 from smalti.catalog.retention.sweep import (
     Doomed,
@@ -38,6 +37,7 @@ from smalti.catalog.retention.vacuum import (
     list_uploads,
     remove_objects,
 )
+from smalti.catalog.sidecars import purged_erasures
 from smalti.catalog.tags import tags
 from smalti.errors import CatalogError, CommitConflict, StoreError
 from smalti.storage import OldVersion, Store, UnfinishedUpload

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from smalti.catalog.header import FOLDER, SEGMENT_LIST_SUFFIX
+from smalti.catalog.manifest import FOLDER, SEGMENT_LIST_SUFFIX
 from smalti.catalog.retention.markers import write_id_of
 from smalti.storage import ObjectInfo, UnfinishedUpload
 

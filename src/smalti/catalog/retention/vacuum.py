@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from smalti.catalog.commit import SYSTEM, PublishingClock
-from smalti.catalog.erasures import erased_keys
-from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest, segment_keys
+from smalti.catalog.manifest import FOLDER, INDEX, Header, header_key, read_manifest, segment_keys
 from smalti.catalog.opening import find_newest, headers_before, no_shard_set
 from smalti.catalog.publishing import announce_removal
 from smalti.catalog.retention.markers import MARKERS
@@ -37,7 +36,7 @@ from smalti.catalog.retention.sweep import (
     table_digest,
     writes_of,
 )
-from smalti.catalog.sidecars import columns_of, live_keys
+from smalti.catalog.sidecars import columns_of, erased_keys, live_keys
 from smalti.catalog.table.segments import tables_in
 from smalti.catalog.table.shard_table import block_files_of, stored_sizes_of
 from smalti.catalog.tags import tags

@@ -17,14 +17,17 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from smalti.catalog.table.content import (
+    COLUMNS,
     MAX_TABLE_BYTES,
+    PARTIAL_COLUMNS,
     TABLE_VERSION,
+    TEXT_COLUMNS,
     TEXT_TABLE_VERSION,
+    WORD,
     checked_content,
     load_content,
     own_content,
 )
-from smalti.catalog.table.rows import COLUMNS, PARTIAL_COLUMNS, TEXT_COLUMNS, WORD
 from smalti.catalog.table.shard_table import ShardTable
 from smalti.errors import IndexFileError
 from smalti.format import FileInfo, Schema, ShardInfo

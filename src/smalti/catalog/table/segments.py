@@ -17,17 +17,19 @@ import numpy as np
 
 from smalti.catalog.table import shard_table
 from smalti.catalog.table.arrow import emit_table
-from smalti.catalog.table.content import TableContent, check_kinds, own_content
-from smalti.catalog.table.rows import NAMES
-from smalti.catalog.table.segment_list import Segment, SegmentList, SplitFacts, segment_shards_of
+from smalti.catalog.table.content import NAMES, TableContent, check_kinds, own_content
 from smalti.catalog.table.shard_table import (
+    Segment,
+    SegmentList,
     ShardTable,
+    SplitFacts,
     TableFile,
     TableFiles,
     facts_of,
     hashes_of,
     num_bytes_of,
     samples_of,
+    segment_shards_of,
     segments_in,
 )
 from smalti.errors import CatalogError, IndexFileError

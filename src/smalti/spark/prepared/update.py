@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smalti.catalog import Draft, Manifest, new_write_id, publish, rollback, vacuum
-from smalti.catalog.header import Header, read_manifest
+from smalti.catalog.manifest import Header, read_manifest
 from smalti.catalog.opening import headers_before
 from smalti.catalog.publishing import check_target, replace_content
 from smalti.catalog.retention import markers

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smalti.catalog.header import Header
+from smalti.catalog.manifest import Header
 from smalti.catalog.publishing import Mode
 from smalti.catalog.sidecars import check_no_added_columns
 from smalti.errors import ArgumentError, BadImageError, SchemaError, SmaltiError

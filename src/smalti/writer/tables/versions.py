@@ -28,8 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from smalti.catalog import Draft, Manifest, history, load_manifest, new_write_id, publish
-from smalti.catalog.header import Header
-from smalti.catalog.manifest import check_write_id, row_hash_text
+from smalti.catalog.manifest import Header, check_write_id, row_hash_text
 from smalti.catalog.publishing import check_target
 from smalti.catalog.retention import markers
 from smalti.catalog.table.arrow import pack_shards, unpack_shards

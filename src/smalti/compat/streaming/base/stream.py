@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from smalti.cache import CacheOptions
-from smalti.catalog.header import INDEX
+from smalti.catalog.manifest import INDEX
 from smalti.compat.streaming.base.format import reader_from_json
 from smalti.compat.streaming.base.format.base import FileInfo, Reader
 from smalti.compat.streaming.base.registry_utils import create_registry

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar, cast, overload
 
 from smalti.catalog import merge
-from smalti.catalog.header import INDEX
+from smalti.catalog.manifest import INDEX
 from smalti.compat.streaming.base.constant import SHM_TO_CLEAN
 from smalti.compat.streaming.errors import MergeError
 from smalti.errors import CatalogError, StoreError, StoreNotFound

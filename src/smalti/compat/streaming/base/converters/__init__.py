@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smalti.catalog import Manifest, new_write_id
-from smalti.catalog.header import FOLDER, INDEX
+from smalti.catalog.manifest import FOLDER, INDEX
 from smalti.compat.paths import serve
 from smalti.errors import DatasetExists, MissingDependency, SchemaError, StoreNotFound
 from smalti.format import emit_index

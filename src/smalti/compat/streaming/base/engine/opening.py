@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from smalti.cache import CacheOptions
-from smalti.catalog.header import INDEX
+from smalti.catalog.manifest import INDEX
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.compat.streaming.base.constant import TICK
 from smalti.compat.streaming.base.stream import PreparedShards, Stream

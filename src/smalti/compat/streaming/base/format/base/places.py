@@ -17,8 +17,8 @@ from contextlib import suppress
 from smalti.catalog import Draft, new_write_id, publish
 from smalti.catalog.commit import check_created
 from smalti.catalog.digest import digest_of
-from smalti.catalog.header import FOLDER, INDEX
 from smalti.catalog.index import EXTRA, INDEX_FORMAT, encode_unlisted_hashes
+from smalti.catalog.manifest import FOLDER, INDEX
 from smalti.catalog.publishing import check_target
 from smalti.catalog.retention import markers
 from smalti.catalog.table.shard_table import samples_of
