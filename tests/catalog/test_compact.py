@@ -15,7 +15,7 @@ from smalti.errors import (
     IndexFileError,
     StoreNotFound,
 )
-from smalti.format import ShardBuilder, emit_index
+from smalti.format import ShardPacker, emit_index
 from smalti.storage import LocalStore
 from smalti.writer import MDSWriter, copying
 from smalti.writer.compact import compact
@@ -187,8 +187,8 @@ def test_a_damaged_shard_stops_a_compaction_and_nothing_is_left(make_draft):
     assert store.objects == before
 
 
-class LossyBuilder(ShardBuilder):
-    """A builder that writes the first sample of every shard twice and drops the second, so that the count is right."""
+class LossyPacker(ShardPacker):
+    """A packer that writes the first sample of every shard twice and drops the second, so that the count is right."""
 
     def add_encoded(self, lengths, data):
         if len(lengths) > 1 and lengths[0] == lengths[1]:
@@ -199,7 +199,7 @@ class LossyBuilder(ShardBuilder):
 
 def test_samples_that_are_not_those_that_were_read_are_never_published(make_draft, monkeypatch):
     """This simulates a memory fault, which no checksum of a file would detect."""
-    monkeypatch.setattr(copying, "ShardBuilder", LossyBuilder)
+    monkeypatch.setattr(copying, "ShardPacker", LossyPacker)
     store = MemoryStore()
     publish(store, make_draft(store, 40))
     before = dict(store.objects)

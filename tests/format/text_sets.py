@@ -4,18 +4,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smalti.format import FileInfo, ShardInfo, ShardOptions, TextShardBuilder, text_schema
+from smalti.format import FileInfo, ShardInfo, ShardOptions, text_schema
 from smalti.format.hashing import digest_bytes
 from smalti.format.text import layout_of
+from tests.text_writers import TextBuilder
 
 COLUMNS = {"id": "int", "name": "str", "x": "float"}
 KINDS = {"json": None, "csv": ",", "tsv": "\t", "xsv": "||"}
 
 
-def builder(kind: str, columns: Any = None, *, newline: str = "\n", **options: Any) -> TextShardBuilder:
+def builder(kind: str, columns: Any = None, *, newline: str = "\n", **options: Any) -> TextBuilder:
     """Return a builder of one format."""
     layout = layout_of(kind, text_schema(columns or COLUMNS), newline, KINDS[kind])
-    return TextShardBuilder(layout, ShardOptions(**options))
+    return TextBuilder(layout, ShardOptions(**options))
 
 
 def one_shard(folder: Path, kind: str, samples: Any, columns: Any = None, **options: Any) -> ShardInfo:

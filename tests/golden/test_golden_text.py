@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from smalti import LocalDataset
-from smalti.format import ShardOptions, TextShardBuilder, emit_index, open_shard, parse_index, verify_file
-from tests.text_writers import CSVWriter, JSONWriter, TSVWriter
+from smalti.format import ShardOptions, emit_index, open_shard, parse_index, verify_file
+from tests.text_writers import CSVWriter, JSONWriter, TextBuilder, TSVWriter
 
 WRITERS = {"jsonl": JSONWriter, "csv": CSVWriter, "tsv": TSVWriter}
 COLUMNS = {"id": "int", "name": "str", "x": "float"}
@@ -54,7 +54,7 @@ def test_the_index_is_written_again_byte_for_byte(folder):
 def test_samples_written_again_give_the_same_files(folder):
     infos = index(folder)
     options = ShardOptions("zstd", ("sha1",), 600)  # what the folder was written with, by its index
-    builder = TextShardBuilder(infos[0].layout, options)
+    builder = TextBuilder(infos[0].layout, options)
     filled = [shard for sample in expected(folder) for shard in builder.add(sample)] + builder.finish()
     built = [shard.seal() for shard in filled]
     assert [shard.info for shard in built] == infos

@@ -18,10 +18,11 @@ from smalti.catalog import load_manifest
 from smalti.dataset import StreamingDataset
 from smalti.dataset.local import LocalDataset
 from smalti.errors import FormatError
-from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, emit_index
+from smalti.format import Schema, ShardBuilder, ShardOptions, emit_index
 from smalti.format.text import TextLayout, text_schema
 from tests.seeds import seed_of
 from tests.stores import MemoryStore
+from tests.text_writers import TextBuilder
 
 SEED = seed_of(20241107)
 FLIPS = 1000
@@ -47,7 +48,7 @@ def small_sets():
         yield from _sets(f"mds {compression}", ShardBuilder(Schema.from_columns(columns), options))
     for compression in (None, "zstd:1"):
         options = ShardOptions(compression=compression, hashes=("xxh3_64",))
-        yield from _sets(f"json {compression}", TextShardBuilder(TextLayout("json", text_schema(columns)), options))
+        yield from _sets(f"json {compression}", TextBuilder(TextLayout("json", text_schema(columns)), options))
 
 
 def _sets(name, builder):

@@ -13,10 +13,10 @@ from smalti.errors import ChecksumMismatch, FormatError
 from smalti.format import ShardInfo, ShardOptions, verify_file
 from smalti.format.reading.joining import open_shard
 from smalti.format.text import TextLayout, text_schema
-from smalti.format.writing.builder import TextShardBuilder
 from tests.hostile.files import scratch_files
 from tests.hostile.mutations import mutate_bytes
 from tests.hostile.shard_seeds import Whole
+from tests.text_writers import TextBuilder
 
 _LAYOUTS = (("json", "\n", None), ("csv", "\n", ","), ("tsv", "\r\n", "\t"), ("xsv", "\n", "::"))
 
@@ -86,7 +86,7 @@ def whole_text_shards() -> tuple[Whole, ...]:
     schema = text_schema({"id": "int", "name": "str", "x": "float"})
     shards = []
     for kind, newline, separator in _LAYOUTS:
-        builder = TextShardBuilder(TextLayout(kind, schema, newline, separator), ShardOptions(hashes=("xxh3_64",)))
+        builder = TextBuilder(TextLayout(kind, schema, newline, separator), ShardOptions(hashes=("xxh3_64",)))
         for number in range(3):
             builder.add({"id": 10**number, "name": "né" * number, "x": number / 3})
         (filled,) = builder.finish()

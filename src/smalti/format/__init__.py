@@ -27,7 +27,7 @@ from smalti.format.reading.shard import Shard
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES, parse_byte_count
 from smalti.format.text import text_schema
-from smalti.format.writing.builder import ShardBuilder, TextShardBuilder
+from smalti.format.writing.builder import ShardBuilder, ShardPacker
 from smalti.format.writing.sealing import FilledShard, ShardOptions
 
 __all__ = [
@@ -45,7 +45,7 @@ __all__ = [
     "ShardBuilder",
     "ShardInfo",
     "ShardOptions",
-    "TextShardBuilder",
+    "ShardPacker",
     "check_basename",
     "check_readable",
     "decode_gathered",

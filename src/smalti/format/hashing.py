@@ -136,11 +136,6 @@ def hash_rows(data: memoryview, ends: "Sequence[int] | np.ndarray[Any, np.dtype[
     return total % MODULUS
 
 
-def hash_each(samples: Iterable[bytes]) -> int:
-    """Return the sum of the hashes of separate samples."""
-    return _sum([xxh3_128_digest(sample) for sample in samples]) % MODULUS
-
-
 def _sum(digests: list[bytes]) -> int:
     """Add up digests as big-endian numbers: four columns of 32 bits, whose sums fit 64 bits."""
     words = np.frombuffer(b"".join(digests), ">u4").reshape(-1, 4)

@@ -183,6 +183,12 @@ class ShardInfo:
             return None
         return layout_of(self.format, self.schema, self.newline, self.separator)
 
+    def config(self) -> dict[str, Any]:
+        """Return the description of the samples that the shard itself, or its meta file, has too."""
+        columns = self.schema if self.layout is None or self.meta is None else self.layout
+        config = columns.config(compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit)
+        return config | {"format": self.format}
+
     def to_json(self) -> dict[str, Any]:
         """Return the entry of an index file, with exactly the keys that MosaicML's reader takes."""
         entry: dict[str, Any] = {
@@ -190,14 +196,10 @@ class ShardInfo:
             "samples": self.samples,
             "zip_data": self.zip.to_json() if self.zip else None,
         }
-        options: dict[str, Any] = {
-            "compression": self.compression, "hashes": self.hash_names, "size_limit": self.size_limit,
-        }  # fmt: skip
-        if self.layout is None or self.meta is None:
-            return {**mds_config(self.schema, **options), "format": self.format, **entry}
-        entry["raw_meta"] = self.meta.to_json()
-        entry["zip_meta"] = self.zip_meta.to_json() if self.zip_meta else None
-        return {**self.layout.config(**options), **entry}
+        if self.meta is not None:
+            entry["raw_meta"] = self.meta.to_json()
+            entry["zip_meta"] = self.zip_meta.to_json() if self.zip_meta else None
+        return self.config() | entry
 
     @classmethod
     def from_json(cls, obj: object, *, where: str) -> "ShardInfo":
@@ -279,22 +281,6 @@ class ShardInfo:
         blocks = None if self.blocks is None else replace(self.blocks, file=rename(self.blocks.file))
         renamed = self._with_files(lambda file: replace(file, basename=rename(file.basename)))
         return replace(renamed, blocks=blocks)
-
-
-def mds_config(
-    schema: Schema, *, compression: str | None, hashes: tuple[str, ...], size_limit: int | None
-) -> dict[str, Any]:
-    """Return the description that index entry and shard share, with the keys that MosaicML's reader takes."""
-    return {
-        "column_encodings": list(schema.encodings),
-        "column_names": list(schema.names),
-        "column_sizes": list(schema.sizes),
-        "compression": compression,
-        "format": "mds",
-        "hashes": list(hashes),
-        "size_limit": size_limit,
-        "version": VERSION,
-    }
 
 
 _MAX_VERSION_CHARS = 300

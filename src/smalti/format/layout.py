@@ -11,8 +11,7 @@ import numpy as np
 
 from smalti.errors import FormatError
 from smalti.format.encodings.encoding import Int64s
-from smalti.format.index import ShardInfo, mds_config
-from smalti.format.schema import Schema
+from smalti.format.index import ShardInfo
 
 Offsets = np.ndarray[Any, "np.dtype[np.uint32]"]
 OFFSET = np.dtype("<u4")
@@ -24,9 +23,8 @@ _MAX_CONFIG_BYTES = 1 << 26
 _MAX_SHOWN_CHARS = 200  # characters of a value in a message
 
 
-def config_bytes(schema: Schema, *, compression: str | None, hashes: tuple[str, ...], size_limit: int | None) -> bytes:
-    """Return the config, the JSON description that stands inside every shard, as MosaicML writes it."""
-    config = mds_config(schema, compression=compression, hashes=hashes, size_limit=size_limit)
+def encode_config(config: Mapping[str, Any]) -> bytes:
+    """Return the description that stands inside every MDS shard, and ends every meta file, as MosaicML writes it."""
     return json.dumps(config, sort_keys=True).encode("ascii")
 
 
@@ -34,18 +32,18 @@ def num_bytes_of_empty(info: ShardInfo) -> int:
     """Return the size of the data file of a shard with these columns and options that has no samples."""
     if info.layout is not None:
         return len(info.layout.header)
-    config = config_bytes(info.schema, compression=info.compression, hashes=info.hash_names, size_limit=info.size_limit)
-    return 8 + len(config)
+    return 8 + len(encode_config(info.config()))
 
 
-def head_bytes(config: bytes, lengths: Int64s) -> bytes:
+def head_bytes(config: bytes, lengths: Int64s, first: int | None = None) -> bytes:
     """Return the bytes in front of the samples: their number, the table of offsets, and the config.
 
-    `lengths` are the bytes of each sample, int64, shape (N,); the file stays below 4 GiB.
+    `lengths` are the bytes of each sample, int64, shape (N,); the file stays below 4 GiB. In a meta file, `first` is
+    the offset of the first sample in the data file.
     """
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
-    table = (ends + (4 + 4 * len(ends) + len(config))).astype(OFFSET)
+    table = (ends + (4 + 4 * len(ends) + len(config) if first is None else first)).astype(OFFSET)
     return b"".join([len(lengths).to_bytes(4, "little"), table.tobytes(), config])
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Encoding
 from smalti.format.encodings.registry import num_replaced, parse_encoding
+from smalti.format.sizes import VERSION
 
 MAX_COLUMNS = 100_000
 """Most columns that the entry of a shard in an index file may have."""
@@ -72,6 +74,19 @@ class Schema:
     def columns(self) -> dict[str, str]:
         """Return name to encoding."""
         return dict(zip(self.names, self.encodings, strict=True))
+
+    def config(self, *, compression: str | None, hashes: tuple[str, ...], size_limit: int | None) -> dict[str, Any]:
+        """Return the description that index entry and shard share, with the keys that MosaicML's reader takes."""
+        return {
+            "column_encodings": list(self.encodings),
+            "column_names": list(self.names),
+            "column_sizes": list(self.sizes),
+            "compression": compression,
+            "format": "mds",
+            "hashes": list(hashes),
+            "size_limit": size_limit,
+            "version": VERSION,
+        }
 
     def only(self, names: tuple[str, ...]) -> "Schema":
         """Return the schema of some of the columns, in the order of `names`."""

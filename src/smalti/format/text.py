@@ -1,22 +1,19 @@
-"""Text shards (JSONL, CSV, TSV, XSV): their layout, and their lines, written without loss and read strictly.
+"""Text shards (JSONL, CSV, TSV, XSV): their layout, and their lines, read strictly.
 
-Opens no files; `smalti.format.reading.text` and `smalti.format.writing.builder` do.
+Opens no files; `smalti.format.reading.text` does. Lines are written by `smalti.compat.streaming`, and `ShardPacker` of
+`smalti.format.writing.builder` copies them as they are.
 """
 
 import json
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from smalti.errors import FormatError, IndexFileError, SchemaError
-from smalti.format.encodings.encoding import kind_of
 from smalti.format.json_fields import Fields, fault, finite_float
-from smalti.format.schema import MAX_COLUMNS, Schema, refused_value
+from smalti.format.schema import MAX_COLUMNS, Schema
 from smalti.format.sizes import VERSION
 
 TEXT_FORMATS = frozenset({"json", "csv", "tsv", "xsv"})
@@ -25,7 +22,6 @@ TEXT_ENCODINGS = ("str", "int", "float")
 """Encodings that a column of a text shard may have."""
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 _MAX_MARK_CHARS = 16  # of a line end or a separator; real ones have one or two
-_JSON_SPACE = frozenset(" \t\r\n")
 # `int` and `float` also accept 1_000, spaces and digits of other scripts; texts of these characters have none of them.
 _INT_CHARS = frozenset("0123456789-")
 _FLOAT_CHARS = frozenset("0123456789+-.eEinfa")
@@ -65,30 +61,6 @@ class TextLayout:
             return {"columns": self.schema.columns(), **common}
         names = {"column_encodings": list(self.schema.encodings), "column_names": list(self.schema.names)}
         return {**names, **common, **({"separator": self.separator} if self.format == "xsv" else {})}
-
-    def check_writable(self) -> None:
-        """Return only if lines of this layout can be read again, by Smalti and by MosaicML's reader.
-
-        Raises:
-            SchemaError: A column of another type, or a line end, separator or column name that would be ambiguous.
-        """
-        bad = sorted(set(self.schema.encodings) - set(TEXT_ENCODINGS))
-        if not self.schema.names or bad:
-            raise SchemaError(
-                f"`columns`: expected at least one, each of {', '.join(TEXT_ENCODINGS)}, found {bad or 'none'}; use "
-                "`MDSWriter` for other types."
-            )
-        problem = _mark_problem(self.format, self.newline, self.separator)
-        if problem:
-            raise SchemaError(problem)
-        if self.format == "json" and not _JSON_SPACE.issuperset(self.newline):
-            raise SchemaError("`newline`: between JSON values only spaces, tabs and line ends are allowed.")
-        if self.separator is not None:
-            for name in self.schema.names:
-                if self.newline in name or self.separator in name:
-                    raise SchemaError(f"column {name!r}: the name contains the separator or the line end.", column=name)
-            if self.separator.join(self.schema.names).split(self.separator) != list(self.schema.names):
-                raise SchemaError("`separator`: the names of the columns cannot be told apart with it; use another.")
 
 
 def text_schema(columns: Mapping[str, str]) -> Schema:
@@ -145,11 +117,6 @@ def layout_of(kind: str, schema: Schema, newline: str, separator: str | None) ->
     return TextLayout(kind, schema, newline, separator)
 
 
-def encode_config(config: Mapping[str, Any]) -> bytes:
-    """Return the description that ends every meta file, as MosaicML writes it."""
-    return json.dumps(config, sort_keys=True).encode("ascii")
-
-
 def is_utf8(text: str) -> bool:
     """Return whether UTF-8 can hold the text, which excludes unpaired surrogates."""
     try:
@@ -176,160 +143,53 @@ def _schema_of(names: tuple[str, ...], encodings: tuple[str, ...]) -> Schema:
     return Schema(names, encodings, (None,) * len(names))
 
 
-class Lines(ABC):
-    """Conversion between samples and lines; stateless, so thread-safe.
-
-    A law: `decode(encode(sample))` equals `sample` with the same types, or `encode` raises.
-    """
-
-    def __init__(self, layout: TextLayout) -> None:
-        self.layout = layout
-        self.names = layout.schema.names
-        self.encodings = layout.schema.encodings
-
-    def encode(self, sample: Mapping[str, Any], row: int) -> bytes:
-        """Return the line of a sample, with its end.
-
-        Raises:
-            SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` are attributes.
-        """
-        if len(sample) != len(self.names) or any(name not in sample for name in self.names):
-            self.layout.schema.check_sample(sample, row)
-        values = []
-        for name, encoding in zip(self.names, self.encodings, strict=True):
-            try:
-                values.append(plain_value(encoding, sample[name]))
-            except SchemaError as error:  # noqa: PERF203 - only here the column is known
-                raise self._refused(name, row, error) from error
-        return self._line(values, row)
-
-    @abstractmethod
-    def _line(self, values: list[Any], row: int) -> bytes:
-        """Return the line of plain values, in the order of the columns."""
-
-    @abstractmethod
-    def decode(self, lines: list[str]) -> list[list[Any]]:
-        """Return the columns of lines without their ends: Python values, one list for each column.
-
-        Raises:
-            FormatError: A line is malformed; `line` is its place in `lines`, and the caller adds the shard.
-        """
-
-    def _longest(self, values: list[Any]) -> str:
-        """Return the column of the integer with the most digits."""
-        bits = [value.bit_length() if isinstance(value, int) else 0 for value in values]
-        return self.names[bits.index(max(bits))]
-
-    def _refused(self, name: str, row: int, error: SchemaError) -> SchemaError:
-        return refused_value(error, column=name, encoding=self.encodings[self.names.index(name)], row=row)
+_read_json = json.JSONDecoder(object_pairs_hook=tuple, parse_float=finite_float).decode
+"""Objects become tuples of pairs, which no JSON array does, so repeated keys are detected."""
 
 
-def make_lines(layout: TextLayout) -> Lines:
-    """Return the conversion for a layout."""
-    return JsonLines(layout) if layout.separator is None else SeparatedLines(layout)
+def decode_lines(layout: TextLayout, lines: list[str]) -> list[list[Any]]:
+    """Return the columns of lines without their ends: Python values, one list for each column.
 
-
-def plain_value(encoding: str, value: Any) -> Any:
-    """Return `value` as the Python type that the line is made of.
+    A line has exactly the columns of the layout: as a strict JSON object, or as values with a separator between them,
+    neither quoted nor escaped. Floats that are not finite are accepted in JSON too: MosaicML's writer stores them.
 
     Raises:
-        SchemaError: It is of another type, or a text that UTF-8 cannot hold; the caller adds the place.
+        FormatError: A line is malformed; `line` is its place in `lines`, and the caller adds the shard.
     """
-    if encoding == "str" and isinstance(value, str):
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise SchemaError(f"expected text that UTF-8 can hold: {error.reason} at {error.start}.") from error
-        return str(value)
-    if encoding == "int" and isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
-    if encoding == "float" and isinstance(value, float | np.float16 | np.float32):
-        return float(value)
-    expected = {"str": "text", "int": "an integer", "float": "a float"}[encoding]
-    raise SchemaError(f"expected {expected}, found {kind_of(value)}.")
+    names, encodings, separator = layout.schema.names, layout.schema.encodings, layout.separator
+    if separator is None:
+        objects = [_read_object(line, i, layout.schema) for i, line in enumerate(lines)]
+        return [[obj[name] for obj in objects] for name in names]
+    rows = [line.split(separator, len(names)) for line in lines]  # one value too many is enough to detect
+    for i, (line, row) in enumerate(zip(lines, rows, strict=True)):
+        if len(row) != len(names) or layout.newline in line:
+            raise FormatError(f"not one line of {len(names)} values", line=i)
+    columns = zip(names, encodings, zip(*rows, strict=True), strict=True) if rows else ()
+    return [_read_texts(encoding, texts, name) for name, encoding, texts in columns] or [[] for _ in names]
 
 
-class JsonLines(Lines):
-    """A JSON object on each line, keys sorted, non-ASCII characters escaped."""
-
-    def __init__(self, layout: TextLayout) -> None:
-        super().__init__(layout)
-        self._write = json.JSONEncoder(sort_keys=True, allow_nan=False).encode
-        # Objects become tuples of pairs, which no JSON array does, so repeated keys are detected.
-        self._read = json.JSONDecoder(object_pairs_hook=tuple, parse_float=finite_float).decode
-
-    def _line(self, values: list[Any], row: int) -> bytes:
-        for name, value in zip(self.names, values, strict=True):
-            if isinstance(value, float) and not math.isfinite(value):
-                raise self._refused(
-                    name, row, SchemaError("a number that is not finite; JSON has none. Use CSV, TSV or MDS.")
-                )
-        try:
-            text = self._write(dict(zip(self.names, values, strict=True)))
-        except ValueError as error:  # Python's limit on the digits of one number; readers have it as well
-            raise self._refused(self._longest(values), row, SchemaError("an integer with too many digits.")) from error
-        return (text + self.layout.newline).encode("ascii")
-
-    def decode(self, lines: list[str]) -> list[list[Any]]:
-        """Return the values of strict JSON objects with exactly the columns of the layout.
-
-        Floats that are not finite are accepted in columns of floats: MosaicML's writer stores them.
-        """
-        rows = []
-        for i, line in enumerate(lines):
-            try:
-                pairs = self._read(line)
-            except (ValueError, RecursionError) as error:
-                raise FormatError("not readable JSON", line=i) from error
-            if not isinstance(pairs, tuple) or len(pairs) != len(self.names):
-                raise FormatError(f"not an object of {len(self.names)} columns", line=i)
-            row = dict(pairs)
-            for name, encoding in zip(self.names, self.encodings, strict=True):
-                value: Any = row.get(name)
-                kind = type(value)
-                if (encoding == "str" and kind is str) or (encoding == "int" and kind is int):
-                    continue
-                if encoding == "int" and kind is bool:  # MosaicML's writer stores booleans as integers
-                    row[name] = int(value)
-                elif encoding == "float" and (kind is float or (kind is int and abs(value) <= 1 << 53)):
-                    row[name] = float(value)
-                else:
-                    raise FormatError(f"column {name!r}: not a value of {encoding}", line=i, column=name)
-            if len(row) != len(self.names):
-                raise FormatError("other columns than the index says, or one of them twice", line=i)
-            rows.append(row)
-        return [[row[name] for row in rows] for name in self.names]
-
-
-class SeparatedLines(Lines):
-    """Values with a separator between them, neither quoted nor escaped."""
-
-    def _line(self, values: list[Any], row: int) -> bytes:
-        separator, newline = self.layout.separator or "", self.layout.newline
-        try:
-            texts = [str(value) for value in values]
-        except ValueError as error:  # as for JSON
-            raise self._refused(self._longest(values), row, SchemaError("an integer with too many digits.")) from error
-        text = separator.join(texts)
-        # One comparison for all cases, including separators of several characters that arise across two values.
-        if newline in text or text.split(separator) != texts:
-            bad = [n for n, value in zip(self.names, texts, strict=True) if separator in value or newline in value]
-            if not bad:  # the separator arises across two values: take the first value that is not read back
-                pieces = text.split(separator)
-                bad = [n for n, value, piece in zip(self.names, texts, pieces, strict=False) if value != piece]
-            reason = "contains the separator or the line end, and such lines have no quotes; write JSON or MDS."
-            raise self._refused((bad or self.names)[0], row, SchemaError(f"the text {reason}"))
-        return (text + newline).encode("utf-8")
-
-    def decode(self, lines: list[str]) -> list[list[Any]]:
-        """Return the values of lines with exactly as many values as columns, each a plain number if it must be."""
-        separator, width = self.layout.separator, len(self.names)
-        rows = [line.split(separator, width) for line in lines]  # one value too many is enough to detect
-        for i, (line, row) in enumerate(zip(lines, rows, strict=True)):
-            if len(row) != width or self.layout.newline in line:
-                raise FormatError(f"not one line of {width} values", line=i)
-        columns = zip(self.names, self.encodings, zip(*rows, strict=True), strict=True) if rows else ()
-        return [_read_texts(encoding, texts, name) for name, encoding, texts in columns] or [[] for _ in self.names]
+def _read_object(line: str, number: int, schema: Schema) -> dict[str, Any]:
+    try:
+        pairs = _read_json(line)
+    except (ValueError, RecursionError) as error:
+        raise FormatError("not readable JSON", line=number) from error
+    if not isinstance(pairs, tuple) or len(pairs) != len(schema.names):
+        raise FormatError(f"not an object of {len(schema.names)} columns", line=number)
+    row = dict(pairs)
+    for name, encoding in zip(schema.names, schema.encodings, strict=True):
+        value: Any = row.get(name)
+        kind = type(value)
+        if (encoding == "str" and kind is str) or (encoding == "int" and kind is int):
+            continue
+        if encoding == "int" and kind is bool:  # MosaicML's writer stores booleans as integers
+            row[name] = int(value)
+        elif encoding == "float" and (kind is float or (kind is int and abs(value) <= 1 << 53)):
+            row[name] = float(value)
+        else:
+            raise FormatError(f"column {name!r}: not a value of {encoding}", line=number, column=name)
+    if len(row) != len(schema.names):
+        raise FormatError("other columns than the index says, or one of them twice", line=number)
+    return row
 
 
 def _read_texts(encoding: str, texts: tuple[str, ...], name: str) -> list[Any]:

@@ -28,11 +28,11 @@ from smalti.catalog.sidecars import (
 )
 from smalti.catalog.verify import open_checked
 from smalti.errors import CatalogError, CommitConflict
-from smalti.format import ShardBuilder, ShardInfo, ShardOptions, TextShardBuilder
+from smalti.format import ShardInfo, ShardOptions, ShardPacker
 from smalti.format.hashing import MODULUS
 from smalti.format.writing.sealing import AUTOMATIC
 from smalti.storage import Store
-from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
+from smalti.writer.uploader import ShardUploader, UploadOptions
 
 _PUBLISH_ATTEMPTS = 10  # when others publish at the same time
 
@@ -67,15 +67,10 @@ class ShardCopier:
         compression = first.compression if len({shard.compression for shard in shards}) == 1 else AUTOMATIC
         prefix = f"{self.write_id}/{name}"
         options = ShardOptions(compression, first.hash_names, limit, first.unlisted_hashes)
-        builder: SampleBuilder = (  # of the same schema, format, compression and hashes
-            ShardBuilder(first.schema, options, allow_unsafe_types=True)
-            if first.layout is None
-            else TextShardBuilder(first.layout, options)
-        )
         uploader = ShardUploader(
             self.store,
             prefix if first.partition is None else f"{first.partition}/{prefix}",
-            builder,
+            ShardPacker(first.layout or first.schema, options),  # of the same columns, format and hashes
             partition=first.partition,
             uploads=UploadOptions(hash_rows=True),
         )

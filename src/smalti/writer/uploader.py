@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from smalti.catalog.commit import put_and_check
 from smalti.errors import ClosedError, SchemaError, SmaltiError, StoreAuthError, StoreError, StoreTimeout
-from smalti.format import FilledShard, ShardBuilder, ShardInfo, place_lists
+from smalti.format import FilledShard, ShardBuilder, ShardInfo, ShardPacker, place_lists
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import Buffer
 from smalti.format.writing.rows import RowBlock
@@ -57,7 +57,7 @@ class UploadOptions:
 
 
 class SampleBuilder(Protocol):
-    """The interface of shard builders, which cut samples into shards: `ShardBuilder`, or that of a text format."""
+    """The interface of shard builders, which cut samples into shards, as `ShardBuilder` does."""
 
     def add(self, sample: Mapping[str, Any], /) -> Sequence[FilledShard]:
         """Add one sample, and return the completed shards."""
@@ -99,7 +99,7 @@ class ShardUploader:
         self,
         store: Store,
         prefix: str,
-        builder: SampleBuilder,
+        builder: SampleBuilder | ShardPacker,
         *,
         partition: str | None = None,
         uploads: UploadOptions | None = None,
@@ -117,7 +117,7 @@ class ShardUploader:
             mirrors: Further stores that get the same objects.
             on_stored: Called, on an uploading thread, with every shard that is in all stores.
         """
-        self._builder: SampleBuilder | None = builder
+        self._builder: SampleBuilder | ShardPacker | None = builder
         self._stores = (store, *mirrors)
         self._prefix = prefix
         self._partition = partition
@@ -136,8 +136,8 @@ class ShardUploader:
         self._cancelled = threading.Event()
         self._pid = os.getpid()
         # Bound methods that are replaced by `_refuse` at the end, so that adding a sample needs no state check.
-        self._add = builder.add
-        self._add_batch = builder.add_batch
+        self._add = getattr(builder, "add", self._refuse_values)
+        self._add_batch = getattr(builder, "add_batch", self._refuse_values)
         self._add_encoded = getattr(builder, "add_encoded", self._refuse_encoded)
         self.write: Callable[[Mapping[str, Any]], None] = self._write
         """Add one sample; blocks while too many shards are being uploaded. Errors are those of `write_batch`.
@@ -246,6 +246,10 @@ class ShardUploader:
         self._add = self._add_batch = self._add_encoded = self._refuse
         if self._rows is not None:
             self._rows.close(self._refuse)
+
+    @staticmethod
+    def _refuse_values(*_: object) -> NoReturn:
+        raise SchemaError("this builder takes samples as they are stored; write the values with a `ShardBuilder`")
 
     @staticmethod
     def _refuse_encoded(*_: object) -> NoReturn:

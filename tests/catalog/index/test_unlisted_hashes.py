@@ -9,11 +9,12 @@ from smalti.catalog import Draft, load_manifest, publish
 from smalti.catalog.index import decode_unlisted_hashes
 from smalti.catalog.opening import WantedVersion, open_version
 from smalti.errors import IndexFileError
-from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, parse_index, text_schema
+from smalti.format import Schema, ShardBuilder, ShardOptions, parse_index, text_schema
 from smalti.format.text import layout_of
 from smalti.storage import LocalStore
 from smalti.writer import compact
 from tests.stores import MemoryStore
+from tests.text_writers import TextBuilder
 
 MDS = Schema.from_columns({"id": "int"})
 OPTIONS = ShardOptions("zstd", (), 170, ("xxh3_64",))
@@ -82,7 +83,7 @@ def test_the_folder_of_a_split_has_the_hashes():
 def test_text_shards_have_them_for_both_files():
     store = MemoryStore()
     layout = layout_of("csv", text_schema({"id": "int"}), "\n", ",")
-    shards = shards_of(TextShardBuilder(layout, ShardOptions(None, (), 4, ("xxh3_64",))), "w-12/0", store)
+    shards = shards_of(TextBuilder(layout, ShardOptions(None, (), 4, ("xxh3_64",))), "w-12/0", store)
     publish(store, Draft("w-12", layout.schema, shards))
     found = load_manifest(store).shards
     assert recorded(found) == {("xxh3_64",)}

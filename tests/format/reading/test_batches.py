@@ -19,7 +19,6 @@ from smalti.format import (
     Schema,
     Shard,
     ShardInfo,
-    TextShardBuilder,
     decode_gathered,
     open_shard,
     register_encoding,
@@ -30,6 +29,7 @@ from smalti.format.reading.joining import batch_of
 from tests.format.columns import COLUMNS, NAMES, image_bytes, same
 from tests.format.shards import build, write
 from tests.format.text_sets import one_shard, paths
+from tests.text_writers import TextBuilder
 
 MIXED = {"id": "int", "text": "str", "small": "int8", "raw": "bytes", "vec": "ndarray:float32:2"}
 PICTURE = Image.new("RGB", (3, 2), (1, 2, 3))
@@ -290,7 +290,7 @@ def text_shard(folder):
     from smalti.format.text import layout_of
 
     layout = layout_of("json", text_schema({"n": "int", "t": "str"}), "\n", None)
-    builder = TextShardBuilder(layout, ShardOptions())
+    builder = TextBuilder(layout, ShardOptions())
     for sample in ({"n": 7, "t": "seven"}, {"n": 8, "t": "eight"}):
         builder.add(sample)
     built = builder.finish()[0].seal()

@@ -6,9 +6,9 @@ import pytest
 
 from smalti import MDSWriter, load_manifest, open_dataset
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.format.layout import config_bytes
+from smalti.format.layout import encode_config
 from smalti.format.text import layout_of, text_schema
-from smalti.format.writing.builder import TextShardBuilder
+from tests.text_writers import TextBuilder
 
 TEXT = b"the same words again and again, "
 SIZES = [0, 1, 1000, 100_000, 1_000_000]
@@ -63,7 +63,9 @@ def test_each_shard_decides_for_itself_and_the_set_is_read_as_one(tmp_path):
 
 def test_no_shard_exceeds_the_limit_with_either_outcome():
     head = 8 + len(
-        config_bytes(Schema.from_columns({"x": "bytes"}), compression="zstd", hashes=("xxh3_64",), size_limit=5000)
+        encode_config(
+            Schema.from_columns({"x": "bytes"}).config(compression="zstd", hashes=("xxh3_64",), size_limit=5000)
+        )
     )
     value_bytes = (5000 - head - 3 * 12) // 3
     for make in (noise, text):
@@ -75,7 +77,7 @@ def test_no_shard_exceeds_the_limit_with_either_outcome():
 def test_shards_of_text_lines_decide_too():
     layout = layout_of("json", text_schema({"x": "str"}), "\n", None)
     for value, expected in ((text(5000), "zstd"), (noise(5000).hex().encode(), "zstd"), (b"short", None)):
-        builder = TextShardBuilder(layout, ShardOptions("auto"))
+        builder = TextBuilder(layout, ShardOptions("auto"))
         builder.add({"x": value.decode()})
         [shard] = builder.finish()
         assert shard.seal().info.compression == expected

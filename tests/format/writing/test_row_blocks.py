@@ -69,7 +69,7 @@ class FullMemory(list):
 
 def test_sample_of_which_only_a_part_was_added_makes_the_builder_unusable():
     builder = builder_of()
-    builder._shards.variable_lengths = FullMemory()
+    builder._packer.variable_lengths = FullMemory()
     with pytest.raises(MemoryError):
         builder.add({"x": b"value", "n": 1})
     for _ in range(2):
@@ -82,7 +82,7 @@ def test_closed_row_writer_calls_the_refusal_and_holds_no_memory():
     write, _, close = builder.row_writer(shards.append, lambda _: None)
     write({"x": bytes(600), "n": 1})
     gone = []
-    weakref.finalize(builder._shards, gone.append, 1)
+    weakref.finalize(builder._packer, gone.append, 1)
     close(refuse)
     with pytest.raises(ValueError, match="finished"):
         write({"x": b"", "n": 1})

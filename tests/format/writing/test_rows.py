@@ -259,8 +259,7 @@ def test_arrow_value_of_four_gigabytes_is_refused_with_its_row():
 
 def test_only_shard_that_would_exceed_four_gigabytes_is_refused_at_the_sample_that_does_it():
     builder = ShardBuilder(Schema.from_columns({"x": "bytes"}), NO_HASH)
-    builder._shards._cutter.push(np.array([2**32 - 5_000], np.int64))  # as if so much had been written
-    builder._end_block()
+    builder._packer._cutter.push(np.array([2**32 - 5_000], np.int64))  # as if so much had been written
     for _ in range(4):  # header and config take some 200 of the 5,000 bytes, each sample 1,008
         builder.add({"x": bytes(1000)})
     with pytest.raises(SchemaError, match="size_limit") as caught:

@@ -18,7 +18,7 @@ from smalti.format.index import ShardInfo
 from smalti.format.layout import compare_config, read_offsets
 from smalti.format.reading.batch import DEFAULTS, OpenOptions, check_column_names, check_rows
 from smalti.format.reading.files import Ragged, StoredSamples, check_size
-from smalti.format.text import make_lines
+from smalti.format.text import decode_lines
 from smalti.regular_files import open_regular
 
 _DAMAGED = "the shard is damaged. Fetch it again, or run the writer again."
@@ -66,7 +66,7 @@ class TextShard:
         """Columns that are returned, in this order; None for all. A line is parsed as a whole."""
         self._data: mmap.mmap | bytes | None = data
         self._offsets = offsets
-        self._lines = make_lines(layout)
+        self._layout = layout
         self._newline = layout.newline.encode("utf-8")
         self._len = info.samples
 
@@ -176,13 +176,13 @@ class TextShard:
         begins, ends = self._offsets[rows].tolist(), (self._offsets[1:][rows] - len(self._newline)).tolist()
         pieces = [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
         try:
-            values = self._lines.decode([piece.decode("utf-8") for piece in pieces])
+            values = decode_lines(self._layout, [piece.decode("utf-8") for piece in pieces])
         except FormatError as error:
             raise self._fault(rows[int(error.facts["line"])], error.message, error.facts.get("column")) from error
         except UnicodeDecodeError as error:
             row = next(row for row, piece in zip(rows, pieces, strict=True) if piece == error.object)
             raise self._fault(row, "not UTF-8", None) from error
-        found = dict(zip(self._lines.names, values, strict=True))
+        found = dict(zip(self._layout.schema.names, values, strict=True))
         return found if self.names is None else {name: found[name] for name in self.names}
 
     def _fault(self, row: int, reason: str, column: Any) -> FormatError:

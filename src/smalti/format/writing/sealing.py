@@ -24,10 +24,11 @@ from smalti.format.hashing import (
     hash_rows,
 )
 from smalti.format.index import FileInfo, ShardInfo
-from smalti.format.layout import config_bytes, head_bytes
+from smalti.format.layout import encode_config, head_bytes
 from smalti.format.reading.shard import check_written
 from smalti.format.schema import Schema
 from smalti.format.sizes import parse_size_limit
+from smalti.format.text import TextLayout
 
 _START_BYTES = 1 << 27  # of address space, most of it never touched; larger shards grow by doubling
 _MAX_FRONT_BYTES = 1 << 25  # reserved for the head; a longer head costs one copy of the shard
@@ -213,9 +214,11 @@ class FileOptions:
         """The compression as written in an index file."""
         return self.compression.text if self.compression else None
 
-    def config_of(self, schema: Schema) -> bytes:
-        """Return the description of the columns that stands inside every shard of this schema."""
-        return config_bytes(schema, compression=self.compression_name, hashes=self.hashes, size_limit=self.size_limit)
+    def config_of(self, columns: Schema | TextLayout) -> bytes:
+        """Return the description of the columns that stands inside every shard, or in its meta file."""
+        return encode_config(
+            columns.config(compression=self.compression_name, hashes=self.hashes, size_limit=self.size_limit)
+        )
 
     def finish(self, name: str, data: Buffer) -> tuple[FileInfo, FileInfo | None, Buffer]:
         """Describe and compress the uncompressed file `name`.
@@ -234,32 +237,43 @@ class FileOptions:
 
 
 @dataclass(frozen=True)
-class FilledMds:
-    """The encoded samples of one shard."""
+class FilledSamples:
+    """The stored samples of one shard."""
 
-    schema: Schema
+    columns: Schema | TextLayout
     files: FileOptions
     number: int
-    """Counts the shards of one builder from 0."""
+    """Counts the shards of one packer from 0."""
     lengths: Int64s
     """Bytes of each sample, int64, shape (N,)."""
     samples: FillingShard
 
     def row_hash(self) -> int:
-        """Return the sum of the hashes of its samples; before `seal`."""
+        """Return the sum of the hashes of its samples, lines with their ends; before `seal`."""
         ends = np.zeros(len(self.lengths) + 1, np.int64)
         np.cumsum(self.lengths, out=ends[1:])
         return hash_rows(self.samples.content, ends)
 
     def seal(self) -> BuiltShard:
-        """Return the finished shard, called `shard.<number>.mds`; called once."""
+        """Return the finished shard, called `shard.<number>.<format>`; called once."""
         files = self.files.decide(self.samples.content)
-        data = self.samples.close(head_bytes(files.config_of(self.schema), self.lengths))
-        raw, zipped, stored = files.finish(f"shard.{self.number:05}.mds", data)
+        options = files.compression_name, files.hashes, files.size_limit
+        config, count, name = files.config_of(self.columns), len(self.lengths), f"shard.{self.number:05}"
+        if isinstance(self.columns, TextLayout):
+            layout, header = self.columns, self.columns.header
+            name = f"{name}.{layout.format}"
+            raw, zipped, stored = files.finish(name, self.samples.close(header))
+            table = head_bytes(config, self.lengths, len(header))
+            meta, zip_meta, stored_meta = files.finish(f"{name}.meta", table)
+            info = ShardInfo(
+                layout.schema, count, raw, zipped, *options, format=layout.format, meta=meta, zip_meta=zip_meta,
+                newline=layout.newline, separator=layout.separator,
+            )  # fmt: skip
+            return BuiltShard(info, (stored, stored_meta))
+        data = self.samples.close(head_bytes(config, self.lengths))
+        raw, zipped, stored = files.finish(f"{name}.mds", data)
         # A file of one block needs no list: the hash of the file is that of the block.
         has_list = zipped is None and len(data) > BLOCK_BYTES and has_block_hash(files.recorded_hashes)
-        info = ShardInfo(
-            self.schema, len(self.lengths), raw, zipped, files.compression_name, files.hashes, files.size_limit
-        )
+        info = ShardInfo(self.columns, count, raw, zipped, *options)
         check_written(data, info)
         return BuiltShard(info, (stored,), hash_blocks(data) if has_list else None)

@@ -21,7 +21,7 @@ from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.errors import EntryError
 from smalti.format import Schema, ShardInfo, check_basename, parse_byte_count
 from smalti.format.sizes import VERSION
-from smalti.format.text import layout_of, make_lines
+from smalti.format.text import decode_lines, layout_of
 from smalti.regular_files import open_regular
 
 __all__ = ["FileInfo", "Reader"]
@@ -316,9 +316,9 @@ class SplitReader(Reader):
             ValueError: it is damaged.
         """
         schema = Schema(tuple(columns), tuple(columns.values()), (None,) * len(columns))
-        lines = make_lines(layout_of(self._format, schema, newline, separator))
-        values = lines.decode([data.decode("utf-8").removesuffix(newline)])
-        return {name: column[0] for name, column in zip(lines.names, values, strict=True)}
+        layout = layout_of(self._format, schema, newline, separator)
+        values = decode_lines(layout, [data.decode("utf-8").removesuffix(newline)])
+        return {name: column[0] for name, column in zip(columns, values, strict=True)}
 
 
 serve(__name__, "reader", __all__=["FileInfo", "JointReader", "Reader", "SplitReader"])

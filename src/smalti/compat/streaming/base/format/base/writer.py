@@ -29,9 +29,10 @@ from smalti.errors import IndexFileError, StoreError
 from smalti.format import MAX_FILE_BYTES, FileInfo, Schema, ShardInfo
 from smalti.format.hashing import hash_rows
 from smalti.format.json_fields import Fields
+from smalti.format.layout import encode_config
 from smalti.format.reading.shard import check_written
 from smalti.format.reading.text import check_written_text
-from smalti.format.text import TEXT_FORMATS, encode_config, parse_layout
+from smalti.format.text import TEXT_FORMATS, parse_layout
 from smalti.format.writing.sealing import BuiltShard, FileOptions, ShardOptions
 from smalti.writer import WriterOptions
 

@@ -21,8 +21,8 @@ from smalti.format import Encoding, Schema, parse_encoding
 from smalti.format.encodings.images import Jpeg
 from smalti.format.encodings.numbers import STRUCT_CODES, Int, NdArray, Scalar
 from smalti.format.encodings.text import Bytes, Str
+from smalti.format.layout import encode_config
 from smalti.format.reading.batch import DECODER_ERRORS, read_plan
-from smalti.format.text import encode_config
 from smalti.format.writing.rows import FastPath, array_encoder, make_fast_encoder
 
 __all__ = ["MDSReader", "MDSWriter"]
