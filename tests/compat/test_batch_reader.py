@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.compat.petastorm import NoDataAvailableError, TransformSpec, in_lambda, make_batch_reader
-from smalti.compat.petastorm.reading import sources
+from smalti.compat.petastorm.reading import parquet as parquet_set
 from smalti.compat.petastorm.unischema import UnischemaField
 from smalti.errors import (
     ChecksumMismatch,
@@ -338,7 +338,7 @@ def test_a_file_that_grows_while_another_is_awaited_is_read_whole(tmp_path, monk
         first.write_bytes(whole)
         (tmp_path / "later").rename(second)
 
-    monkeypatch.setattr(sources, "time", SimpleNamespace(monotonic=time.monotonic, sleep=all_arrive))
+    monkeypatch.setattr(parquet_set, "time", SimpleNamespace(monotonic=time.monotonic, sleep=all_arrive))
     with make_batch_reader([url(first), url(second)], file_wait_seconds=60.0) as reader:
         assert sorted(flat(ids_of(reader))) == list(range(80))
 

@@ -8,7 +8,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from smalti.compat.petastorm import make_batch_reader, make_spark_converter
-from smalti.compat.petastorm.reading import sources
+from smalti.compat.petastorm.reading import parquet as parquet_set
 from smalti.errors import CursorError, FormatError, MissingDependency, StoreNotFound
 from smalti.storage import LocalStore, ObjectInfo
 from tests.compat.parquet_files import url
@@ -100,7 +100,7 @@ def test_without_deltalake_the_error_names_the_package(tmp_path, monkeypatch):
     (tmp_path / "_delta_log").mkdir()
     (tmp_path / "_delta_log" / f"{0:020}.json").write_text("{}")
     imported = __import__
-    monkeypatch.setattr(sources, "import_module", lambda name: imported("no_such_module"))
+    monkeypatch.setattr(parquet_set, "import_module", lambda name: imported("no_such_module"))
     with pytest.raises(MissingDependency, match=r"pip install 'smalti\[delta\]'"):
         make_batch_reader(url(tmp_path))
 
@@ -188,4 +188,4 @@ class Hostile(LocalStore):
 
 def test_the_log_is_copied_into_its_own_folder_only(table):
     source = Hostile(str(table))
-    assert len(sources.live_files(source, source.list())) == 2
+    assert len(parquet_set.live_files(source, source.list())) == 2
