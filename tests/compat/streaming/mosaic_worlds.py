@@ -2,8 +2,7 @@
 
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order.partition import PARTITIONS, WorldShape, all_ids, make_partition
-from smalti.compat.streaming.order.planning import MosaicOptions
+from smalti.compat.streaming.order.planning import PARTITIONS, MosaicOptions, MosaicPlan, WorldShape, make_partition
 from smalti.compat.streaming.order.sampling import weigh_streams
 from smalti.compat.streaming.order.shuffles import SHUFFLES
 from smalti.order.mixture.planning import BATCHINGS, StreamWeight
@@ -39,7 +38,7 @@ def mosaic_cases(draw, batchings=BATCHINGS, partitions=PARTITIONS, most_streams=
 def partition_ids(algorithm, num_samples, shape, **options):
     """Return MosaicML's whole partition: hosts, ranks of a host, workers of a rank, batches, batch size."""
     partition = make_partition(algorithm, num_samples, shape, **options)
-    return all_ids(partition.ids_at, len(partition), shape, partition.start, partition.num_steps)
+    return MosaicPlan.of(partition, partition.ids_at).all_ids()
 
 
 def rank_of(shape, rank):

@@ -5,23 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order.sampling import StreamCounts, get_sampling, resample, weigh_streams
+from smalti.compat.streaming.order.sampling import get_sampling, resample, weigh_streams
 from smalti.order.mixture.planning import StreamWeight
 
 sizes = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 
 
-def chosen(shard_sizes, counts, first_id=0):
-    return StreamCounts(np.array(shard_sizes), np.array(counts), first_id)
+def resampled(shard_sizes, counts, **options):
+    return resample(np.array(shard_sizes), np.array(counts), **({"seed": 1, "epoch": 0} | options))
 
 
 def sample_counts(shard_sizes, choose, *, granularity=1, seed, epoch=0, use_epoch=True):
     return get_sampling(shard_sizes, choose, granularity, seed, epoch, use_epoch)
 
 
-def taken(streams, **options):
-    resampled = resample(streams, **({"seed": 1, "epoch": 0} | options))
-    return resampled.units.tolist(), resampled.sample_ids(np.arange(len(resampled))).tolist()
+def taken(shard_sizes, counts, **options):
+    found = resampled(shard_sizes, counts, **options)
+    return found.units.tolist(), found.sample_ids(np.arange(len(found))).tolist()
 
 
 def test_whole_copies_need_no_draw():
@@ -65,34 +65,34 @@ def test_an_argument_out_of_range_is_named(name):
 
 def test_every_copy_of_a_shard_is_a_unit_of_its_own():
     """The example in the module's docstring: a shard of 4 of which 10 are chosen, and one of 3 that is left out."""
-    units, ids = taken([chosen([4, 3], [10, 0])])
+    units, ids = taken([4, 3], [10, 0])
     assert units == [4, 4, 2]
     assert ids[:8] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert ids[8] < ids[9] <= 3
 
 
 def test_streams_taken_once_need_no_table():
-    streams = [chosen([2, 0, 3], [2, 0, 3]), chosen([4], [4], first_id=5)]
-    assert resample(streams, seed=1, epoch=0).ids is None
-    assert taken(streams) == ([2, 3, 4], list(range(9)))
+    """Two streams, of 2, 0 and 3 samples, and of 4."""
+    assert resampled([2, 0, 3, 4], [2, 0, 3, 4]).ids is None
+    assert taken([2, 0, 3, 4], [2, 0, 3, 4]) == ([2, 3, 4], list(range(9)))
 
 
 def test_a_stream_alone_keeps_its_sample_ids():
-    assert taken([chosen([2, 3], [2, 3], first_id=7)]) == ([2, 3], [7, 8, 9, 10, 11])
-    assert taken([chosen([2, 3], [4, 0], first_id=7)]) == ([2, 2], [7, 8, 7, 8])
+    assert taken([2, 3], [2, 3], first_id=7) == ([2, 3], [7, 8, 9, 10, 11])
+    assert taken([2, 3], [4, 0], first_id=7) == ([2, 2], [7, 8, 7, 8])
 
 
 def test_sample_ids_beyond_31_bits_are_whole():
-    alone = resample([chosen([3], [3], first_id=1 << 31)], seed=1, epoch=0)
+    alone = resampled([3], [3], first_id=1 << 31)
     assert alone.sample_ids(np.array([0, 2], np.int32)).tolist() == [1 << 31, (1 << 31) + 2]
-    twice = resample([chosen([3], [6], first_id=1 << 31)], seed=1, epoch=0)
+    twice = resampled([3], [6], first_id=1 << 31)
     assert twice.sample_ids(np.array([0, 5], np.int32)).tolist() == [1 << 31, (1 << 31) + 2]
 
 
 @given(sizes, st.integers(1, 80), st.sampled_from(["balanced", "fixed"]))
 def test_samples_of_a_shard_are_taken_equally_often_or_once_more(shard_sizes, choose, sampling):
     counts = sample_counts(shard_sizes, choose, seed=3)
-    units, ids = taken([chosen(shard_sizes, counts)], sampling=sampling, epoch=2)
+    units, ids = taken(shard_sizes, counts, sampling=sampling, epoch=2)
     assert sum(units) == len(ids) == choose
     ends = np.cumsum(shard_sizes).tolist()
     for end, size, count in zip(ends, shard_sizes, counts.tolist(), strict=True):
@@ -102,7 +102,7 @@ def test_samples_of_a_shard_are_taken_equally_often_or_once_more(shard_sizes, ch
 
 def test_another_sampling_is_refused():
     with pytest.raises(ValueError, match="`sampling_method` must be one of balanced, fixed, found 'even'"):
-        resample([chosen([1], [1])], seed=1, epoch=0, sampling="even")
+        resampled([1], [1], sampling="even")
 
 
 def weighed(shard_sizes, weights=None, **options):

@@ -15,11 +15,11 @@ import pytest
 from smalti.catalog import load_manifest
 from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.dataset import StreamingDataset as MosaicDataset
-from smalti.compat.streaming.base.format import reader_from_json
+from smalti.compat.streaming.base.format import reader_from_json, readers_of
 from smalti.compat.streaming.base.format.mds import MDSReader
 from smalti.compat.streaming.base.local import LocalDataset
 from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, LocalDownloader
-from smalti.compat.streaming.base.stream import Stream, readers_of, streams_registry
+from smalti.compat.streaming.base.stream import Stream, streams_registry
 from smalti.compat.streaming.base.world import World
 from smalti.dataset import StreamingDataset
 from smalti.errors import IndexFileError, StoreNotFound

@@ -1,17 +1,21 @@
 """StreamingDataset with MosaicML Streaming's arguments, defaults, attributes and orders.
 
 The attributes are plain: their values at the beginning of an epoch determine its order. The streams are opened by
-`opening`, the order from `planning`, the place in an epoch from `progress`.
+`stream`, the order is from `batching`.
+
+The place of a dataset in its epochs is counted as MosaicML Streaming counts it: an epoch that was read to its end is
+not the next one yet, and a state that was saved there continues with an empty rest.
 """
 
+import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature
 from math import ceil
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +23,136 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.compat.paths import with_parameters
+from smalti.compat.streaming.base import batching
 from smalti.compat.streaming.base.array import Array, Spanner, check_sample_id
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
-from smalti.compat.streaming.base.engine import opening, planning, progress
+from smalti.compat.streaming.base.format import readers_of
 from smalti.compat.streaming.base.format.base import Reader
 from smalti.compat.streaming.base.registry_utils import construct_from_registry
-from smalti.compat.streaming.base.stream import Stream, readers_of, streams_registry
+from smalti.compat.streaming.base.stream import (
+    Stream,
+    log_that_nothing_was_evicted,
+    max_shard_bytes,
+    open_streams_of,
+    streams_registry,
+)
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.errors import in_mosaicmls_words, mosaicmls_words
-from smalti.compat.streaming.order.partition import PARTITIONS
-from smalti.compat.streaming.order.planning import default_mosaic_nodes
+from smalti.compat.streaming.order.planning import PARTITIONS, default_mosaic_nodes
 from smalti.compat.streaming.order.shuffles import SHUFFLES
+from smalti.cursor import WINDOW
 from smalti.dataset.lookahead import planned_ahead
-from smalti.errors import ChecksumMismatch, ShardNotFound
+from smalti.dataset.resume import RunPlace, RunTracker
+from smalti.errors import ChecksumMismatch, CursorError, ShardNotFound
 from smalti.order.mixture.planning import BATCHINGS, SAMPLINGS
+from smalti.torch.shared_progress import SharedProgress
 from smalti.torch.worker_processes import end_with_program
+
+_KEYS = ("epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed")
+_OF_MIXTURES = ("sampling_method", "sampling_granularity", "batching_method")
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in an epoch."""
+
+    epoch: int
+    """Number of the epoch, from 0; -1 in a state that was saved before the first one."""
+    samples: int
+    """Samples of the epoch that all ranks together have read."""
+    state: Mapping[str, Any] | None = None
+    """The loaded state, for a place that was loaded."""
+
+    def to_state(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {"epoch": self.epoch, "sample_in_epoch": self.samples, "state": self.state}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Position":
+        """Return the position that `to_state` wrote."""
+        return cls(state["epoch"], state["sample_in_epoch"], state["state"])
+
+
+class EpochProgress(SharedProgress):
+    """The position of a dataset, shared with its copies in loader workers.
+
+    The loaded state is the place's `adopted` one: it applies to its epoch whenever that is read.
+    """
+
+    cursor_type = Position
+
+    def _begin_alone(self, settle: Callable[[RunPlace], Position]) -> tuple[Position, bool]:  # type: ignore[override]
+        """Begin an iteration of a dataset that was made in a loader worker, which counts its epochs alone."""
+        return cast("tuple[Position, bool]", RunTracker.begin(self, cast("Any", settle)))
+
+
+def start_of(place: RunPlace) -> Position:
+    """Return the start of the next iteration: in the loaded state, unless that is of an earlier epoch."""
+    loaded: Any = place.adopted
+    if loaded is None or loaded.epoch < place.next_epoch:
+        return Position(place.next_epoch, 0)
+    return Position(loaded.epoch, loaded.samples)
+
+
+def loaded_position(state: Mapping[str, Any]) -> Position:
+    """Return the position of a saved state: of MosaicML Streaming, or of Smalti in one of MosaicML's orders.
+
+    Raises:
+        CursorError: a key is missing, or the state was saved in Smalti's own order.
+        TypeError: the state has a value that JSON cannot hold.
+    """
+    try:
+        json.dumps(state)
+    except TypeError as error:
+        raise TypeError(f"saved state: {error}; give what `state_dict` returned, also after JSON.") from error
+    missing = [key for key in _KEYS if key not in state]
+    if missing:
+        raise CursorError(
+            f"saved state: no {', '.join(map(repr, missing))} in it, found {', '.join(map(repr, state)) or 'nothing'}; "
+            "give what `state_dict` returned.",
+            missing=missing,
+        )
+    own = state.get("smalti")
+    if isinstance(own, Mapping) and own.get("algorithm") == WINDOW:
+        raise CursorError(
+            "saved state: it was saved in Smalti's `window` order, which MosaicML Streaming does not have: continue it "
+            "with `smalti.StreamingDataset`."
+        )
+    return Position(int(state["epoch"]), int(state["sample_in_epoch"]), dict(state))
+
+
+def check_engine_state(state: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Refuse a state of `smalti.StreamingDataset` that would continue in another order.
+
+    Earlier releases of Smalti had MosaicML's orders in that class, too, and their states say which; MosaicML's own do
+    not. `options` has the dataset's values, by argument.
+
+    Raises:
+        CursorError: the order of the state is not that of the dataset.
+    """
+    own = state.get("smalti")
+    if not isinstance(own, Mapping):
+        return
+    saved = {"shuffle": own.get("shuffle")}
+    if own.get("shuffle"):
+        saved["shuffle_algo"] = own.get("algorithm")
+        if own.get("algorithm") in {"py1e", "py1br"}:  # the others do not use it
+            saved["shuffle_block_size"] = own.get("shuffle_block_size")
+    mixture = own.get("mixture")
+    if isinstance(mixture, Mapping):
+        saved |= {name: mixture.get(name) for name in _OF_MIXTURES}
+    for name, value in saved.items():
+        here = options[name]
+        if value != here and not (name == "shuffle_block_size" and here is None):
+            raise CursorError(
+                f"saved state: it was saved with `{name}={value!r}`, and this dataset has {here!r}: give the former to "
+                "continue that run.",
+                what=name,
+                saved=value,
+                found=here,
+            )
+
 
 __all__ = ["StreamingDataset"]
 
@@ -160,7 +278,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self._smalti_open(limit)
         self.epoch_size = Stream.apply_weights(self.streams, self.samples_per_stream, size, shuffle_seed)
         self.length = ceil(self.epoch_size / self._parallel_rank_world.num_ranks)
-        self._smalti_progress = progress.EpochProgress()
+        self._smalti_progress = EpochProgress()
 
     def _smalti_check_options(self) -> None:
         """Check the options that need no data.
@@ -186,7 +304,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Raises:
             ValueError: the cache limit is too low, or two streams have one local folder.
         """
-        self._smalti_opened = opening.open_streams_of(self.streams, limit or None, unsafe=self.allow_unsafe_types)
+        self._smalti_opened = open_streams_of(self.streams, limit or None, unsafe=self.allow_unsafe_types)
         sizes = [np.asarray(each.shard_sizes, np.int64) for each in self._smalti_opened.sets]
         self.samples_per_shard = np.concatenate(sizes)
         self.sample_offset_per_shard = self.samples_per_shard.cumsum() - self.samples_per_shard
@@ -199,7 +317,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self.num_samples = int(self.samples_per_shard.sum())
         self.spanner = Spanner(self.samples_per_shard)
         if limit:
-            self.max_shard_size_across_all_streams = np.int64(opening.max_shard_bytes(self._smalti_opened.sets))
+            self.max_shard_size_across_all_streams = np.int64(max_shard_bytes(self._smalti_opened.sets))
 
     # ------------------------------------------------------------------ samples and shards
 
@@ -275,7 +393,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         """Remove the local copies of a shard; a shard of a set that is read where it lies stays."""
         stream = self.streams[self.stream_per_shard[shard_id]]
         if not self._smalti_opened.cache.evict(int(shard_id)) and not stream._is_fetched:
-            opening.log_that_nothing_was_evicted()
+            log_that_nothing_was_evicted()
 
     def evict_coldest_shard(self) -> None:
         """Remove the local copies of the shard that is needed last.
@@ -329,9 +447,9 @@ class StreamingDataset(Array, IterableDataset[Any]):
             CursorError: `obj` is no such state, or was saved in another order.
             TypeError: `obj` has a value that JSON cannot hold.
         """
-        loaded: Any = progress.loaded_position(obj)
+        loaded: Any = loaded_position(obj)
         place = self._smalti_progress.get()
-        progress.check_engine_state(obj, vars(self))
+        check_engine_state(obj, vars(self))
         if loaded.epoch < place.next_epoch and loaded.epoch >= 0:
             logger.warning(
                 "The loaded state is of epoch %d, and this dataset is at epoch %d: it has no effect. To go back, set "
@@ -347,7 +465,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Options that were not given get their defaults for `world`.
         """
         place = self._smalti_progress.get()
-        start = progress.start_of(replace(place, next_epoch=epoch))
+        start = start_of(replace(place, next_epoch=epoch))
         loaded: Any = place.adopted
         if loaded is not None and loaded.epoch >= epoch:
             self.num_canonical_nodes = loaded.state["num_canonical_nodes"]
@@ -382,9 +500,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Returns:
             Sizes of the shards and parts of shards, and the sample id of each sample; both int64.
         """
-        run = planning.sampling_of(self)
-        counts = run.counts(epoch)
-        taken = run.resampled(counts if stream_id is None else [counts[stream_id]], epoch)
+        taken = batching.sampling_of(self).resampled(epoch, stream_id)
         ids = taken.sample_ids(np.arange(len(taken), dtype=np.int64))
         return taken.units.astype(np.int64), ids.astype(np.int64)
 
@@ -401,7 +517,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
     def _smalti_each_sample(self, iteration: int | None) -> Iterator[Any]:
         self._unique_worker_world = self._unique_rank_world.detect_workers()
         self._parallel_worker_world = self._parallel_rank_world.detect_workers()
-        settle: Any = progress.start_of
+        settle: Any = start_of
         start, _ = self._smalti_progress.begin(settle, iteration)
         epoch, sample_in_epoch = self._resume(self._parallel_worker_world, start.epoch)
         if not isinstance(self.batch_size, int):
@@ -410,7 +526,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 "number of samples per batch, for each device."
             )
         world = self._parallel_worker_world
-        run = planning.run_of(self, world)
+        run = batching.run_of(self, world)
         if self._unique_worker_world.is_local_leader:
             if self.replication is not None and self.replication > 1:
                 logger.warning(
@@ -420,8 +536,8 @@ class StreamingDataset(Array, IterableDataset[Any]):
                     self.replication,
                     sample_in_epoch,
                 )
-            planning.warn_of(run, epoch, sample_in_epoch)
-        reading = planning.reading_of(run, world, epoch, sample_in_epoch)
+            batching.warn_of(run, epoch, sample_in_epoch)
+        reading = batching.reading_of(run, world, epoch, sample_in_epoch)
         ahead = None if self._smalti_chooses_lookahead else self.predownload
         steps = planned_ahead(
             reading,

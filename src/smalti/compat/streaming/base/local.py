@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from smalti.compat.streaming.base.array import Array, Spanner, check_sample_id
+from smalti.compat.streaming.base.format import readers_of
 from smalti.compat.streaming.base.format.base import Reader
-from smalti.compat.streaming.base.stream import readers_of
 from smalti.compat.streaming.errors import mosaicmls_words
 from smalti.errors import CatalogError, StoreNotFound
 from smalti.torch.dataset import LocalDataset as EngineDataset

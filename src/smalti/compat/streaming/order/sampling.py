@@ -148,7 +148,7 @@ def _drawn(sizes: Ints, choose: int, granularity: int, rng: np.random.Generator)
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """The samples of one epoch, before partition and shuffle."""
+    """The samples of one epoch: before the shuffle, or with the shuffled ids as `ids`."""
 
     units: Ints
     """Sizes of the copies and parts of shards that the shuffle treats as shards; int64."""
@@ -169,39 +169,33 @@ class Resampled:
         return order.astype(narrow_dtype(self.first_id + len(self)), copy=False) + self.first_id
 
 
-@dataclass(frozen=True, eq=False)
-class StreamCounts:
-    """The number of samples that an epoch takes of each shard of one stream."""
-
-    shard_sizes: Ints
-    """Samples in each of its shards."""
-    counts: Ints
-    """Samples that the epoch takes of each."""
-    first_id: int
-    """The sample id of its first sample."""
-
-
-def resample(streams: Sequence[StreamCounts], *, seed: int, epoch: int, sampling: str = "balanced") -> Resampled:
+def resample(
+    sizes: Ints, counts: Ints, first_id: int = 0, *, seed: int, epoch: int, sampling: str = "balanced"
+) -> Resampled:
     """Return the samples of an epoch over one or several streams; batches of streams resample each stream alone.
 
-    `balanced` sampling takes other samples each epoch, `fixed` the same ones.
+    Args:
+        sizes: Samples in each shard of the streams, which follow each other; int64.
+        counts: Samples that the epoch takes of each shard; int64.
+        first_id: The sample id of the first sample.
+        seed: Base seed of the run, from 0.
+        epoch: Epoch, from 0.
+        sampling: `balanced` takes other samples each epoch, `fixed` the same ones.
 
     Raises:
         ValueError: `sampling` is neither.
     """
     check_choice("sampling_method", sampling, SAMPLINGS)
-    sizes = np.concatenate([stream.shard_sizes for stream in streams])
-    counts = np.concatenate([stream.counts for stream in streams])
-    first_ids = np.concatenate([np.cumsum(s.shard_sizes) - s.shard_sizes + s.first_id for s in streams])
-    ends = [stream.first_id + int(stream.shard_sizes.sum()) for stream in streams]
-    if np.array_equal(counts, sizes) and ends[:-1] == [stream.first_id for stream in streams[1:]]:
-        return Resampled(sizes[sizes > 0], None, streams[0].first_id)
+    if np.array_equal(counts, sizes):
+        return Resampled(sizes[sizes > 0], None, first_id)
+    ends = first_id + np.cumsum(sizes)
+    first_ids = ends - sizes
     copies, parts = np.divmod(counts, np.maximum(sizes, 1))
     entries = copies + (parts > 0)
     units = np.repeat(sizes, entries)
     last_entries = np.cumsum(entries) - 1
     units[last_entries[parts > 0]] = parts[parts > 0]
-    ids = expand(np.repeat(first_ids, entries), units, narrow_dtype(max(ends)))
+    ids = expand(np.repeat(first_ids, entries), units, narrow_dtype(int(ends[-1])))
     rng = np.random.default_rng(seed + epoch if sampling == "balanced" else seed)
     part_ends = np.cumsum(counts)
     for shard in np.flatnonzero(parts).tolist():  # the samples of every part of a shard, in stored order
@@ -209,4 +203,4 @@ def resample(streams: Sequence[StreamCounts], *, seed: int, epoch: int, sampling
         chosen = rng.choice(size, part, replace=False)
         chosen.sort()
         ids[end - part : end] = first + chosen
-    return Resampled(units, ids, streams[0].first_id)
+    return Resampled(units, ids, first_id)

@@ -9,7 +9,6 @@ an executor's disk.
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -246,7 +245,7 @@ def _samples_of(
             raise ValueError("If udf_iterable is specified, user must provide correct `columns` in the mds_kwargs")
         logger.warning("With udf_iterable defined, it's up to the user's discretion to provide mds_kwargs[columns]'")
         floats = {name: np.dtype(encoding).type for name, encoding in (given or {}).items() if encoding in _FLOATS}
-        return partial(_NarrowedSamples(function, floats), **dict(arguments or {}))
+        return partial(_narrowed, function, floats, **dict(arguments or {}))
     if given is None:
         logger.warning("User's discretion required: columns arg is missing from mds_kwargs. Will be auto-inferred")
         kwargs["columns"] = infer_dataframe_schema(dataframe) or {}
@@ -311,21 +310,24 @@ def _records(frame: "pd.DataFrame") -> list[dict[Any, Any]]:
     return frame.to_dict("records")
 
 
-@dataclass(frozen=True)
-class _NarrowedSamples:
-    """The user's function, with floats rounded to the types of their columns, as MosaicML's writer does."""
+def _narrowed(
+    function: Callable[..., Any], floats: Mapping[str, Any], frame: "pd.DataFrame", /, **arguments: Any
+) -> Any:
+    """Return what the user's function returns, with floats rounded to the types of their columns, as MosaicML does.
 
-    function: Callable[..., Any]
-    types: Mapping[str, Any]
-    """Numpy type by column."""
-
-    def __call__(self, frame: "pd.DataFrame", **kwargs: Any) -> Any:
-        samples = self.function(frame, **kwargs)
-        return map(self._narrow, samples) if self.types and isinstance(samples, Iterable) else samples
-
-    def _narrow(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        floats = {name: kind(sample[name]) for name, kind in self.types.items() if name in sample}
-        return {**sample, **floats}
+    Args:
+        function: The user's function.
+        floats: Numpy type by column.
+        frame: A batch of a partition.
+        arguments: Keyword arguments of the function.
+    """
+    samples = function(frame, **arguments)
+    if not floats or not isinstance(samples, Iterable):
+        return samples
+    return (
+        {**sample, **{name: kind(sample[name]) for name, kind in floats.items() if name in sample}}
+        for sample in samples
+    )
 
 
 def _put_folder_indexes(store: Store, answers: Answers) -> None:

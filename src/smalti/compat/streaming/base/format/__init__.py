@@ -3,7 +3,7 @@
 `reader_from_json` returns the reader of a shard from its entry in an index file.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smalti.compat.paths import serve
 from smalti.compat.streaming.base.format.base import FileInfo, Reader
@@ -20,6 +20,9 @@ from smalti.compat.streaming.base.format.text import (
     _json_encodings,
 )
 from smalti.compat.streaming.errors import EntryError
+
+if TYPE_CHECKING:
+    from smalti.stream import ShardSet
 
 __all__ = [
     "CSVWriter",
@@ -60,6 +63,22 @@ def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Re
     if kind not in _readers:
         raise EntryError(f"Unsupported data format: {kind!r:.80}. Expected one of {', '.join(_readers)}.")
     return _readers[kind].from_json(dirname, split, obj)
+
+
+def readers_of(found: "ShardSet", local: str, split: str) -> list[Reader]:
+    """Return the reader of each shard of a set that the engine has opened.
+
+    Args:
+        found: the set, or one split of it.
+        local: folder of the set on this machine.
+        split: folder of the split below it; empty for the whole set.
+    """
+    # The index at the root of a set with splits names files from there, and the one in a split's folder from that.
+    prefix = f"{split}/" if split and any(found.manifest.partitions) else ""
+    shards = (
+        [each.with_names(lambda name: name.removeprefix(prefix)) for each in found.shards] if prefix else found.shards
+    )
+    return [reader_from_json(local, split, each.listed().to_json()) for each in shards]
 
 
 serve(__name__, "index")

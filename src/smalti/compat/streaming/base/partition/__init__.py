@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.compat.paths import serve
-from smalti.compat.streaming.order.partition import Partition, WorldShape, all_ids, make_partition
+from smalti.compat.streaming.order.planning import MosaicPlan, Partition, WorldShape, make_partition
 from smalti.errors import CursorError
 
 logger = logging.getLogger("streaming.base.partition.orig")
@@ -70,7 +70,7 @@ def _partition_of(algo: str, behaviour: str) -> Callable[..., NDArray[np.int64]]
             initial_hosts=initial_physical_nodes,
         )
         warn_of_partition(partition, drop_first)
-        return all_ids(partition.ids_at, len(partition), partition.shape, partition.start, partition.num_steps)
+        return MosaicPlan.of(partition, partition.ids_at).all_ids()
 
     get.__name__ = get.__qualname__ = f"get_partitions_{algo}"
     get.__doc__ = f"""Return the partition of an epoch: int64, shape (nodes, ranks, workers, batches, batch size).

@@ -14,10 +14,11 @@ from urllib.parse import unquote, urlparse, urlsplit
 
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.errors import GCSAuthError
-from smalti.errors import MissingDependency, StoreAuthError
+from smalti.errors import MissingDependency, StoreAuthError, StoreError
 from smalti.redaction import redact_address
 from smalti.storage import Store, open_store
 from smalti.storage.errors import FaultKind, classify
+from smalti.storage.opening import check_address
 from smalti.storage.schemes import SCHEME_BY_NAME, load_extra
 
 __all__ = [
@@ -301,6 +302,28 @@ def _register_cloud_downloader_subclasses() -> dict[str, type[CloudDownloader]]:
 
 DOWNLOADER_MAPPINGS = _register_cloud_downloader_subclasses()
 """The downloaders by scheme; `dbfs-uc` stands for dbfs:/Volumes."""
+
+
+class EngineDownloader(LocalDownloader):
+    """Downloads from every store that the engine knows."""
+
+    def _validate_remote_path(self, remote: str) -> None:
+        check_address(remote)
+
+
+def downloader_of(remote: str | None) -> CloudDownloader:
+    """Return the downloader of an address, which may be one of the user's.
+
+    Raises:
+        ValueError: neither a downloader nor the engine knows the address.
+    """
+    if not remote or urlsplit(remote).scheme in DOWNLOADER_MAPPINGS:
+        return CloudDownloader.get(remote)
+    try:
+        check_address(remote)
+    except StoreError as error:  # an OSError, and MosaicML raises ValueError
+        raise ValueError(f"Unsupported remote path: {error.message}") from error
+    return EngineDownloader()
 
 
 def download_file(remote: str | None, local: str, timeout: float = DEFAULT_TIMEOUT) -> None:
