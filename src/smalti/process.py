@@ -1,4 +1,4 @@
-"""Facts of one process: values that a fork does not share, the end with the parent, the Python of its children.
+"""Facts of one process: values that a fork does not share, the end with the parent, variables, the children's Python.
 
 `PerProcess` is for clients of object stores, which hold sockets, threads and event loops: a forked child must not use
 them. Imports no PySpark.
@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -148,6 +148,21 @@ def _end_after(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os._exit(1)
+
+
+@contextmanager
+def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables in the body."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def is_connect(spark: Any) -> bool:

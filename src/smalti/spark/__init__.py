@@ -1,11 +1,10 @@
 """Spark: prepare a folder of images, write any DataFrame as a shard set, and keep a set up to date with its files.
 
 `session` and `tasks` start Spark and run Python on its executors; `writing` translates types and is `dataframe_to_mds`;
-`mds` is the data source `format("mds")`; `lineage` identifies a DataFrame's source; `reshard`, `image_set` and
-`added_columns` make new versions that reuse the shards of the last one; `prepared` stores prepared images. How columns
-are stored, and the steps of a write, are in `smalti.writer.tables`. Reading shard sets needs no Spark and is in
-`dataset`. Names are imported on first use, and Spark only when a function that needs it is called. Read
-`writing/dataframe.py` first.
+`mds` is the data source `format("mds")`; `lineage` identifies a DataFrame's source; `reshard` and `added_columns` make
+new versions that reuse the shards of the last one; `prepared` stores prepared images. How columns are stored, and the
+steps of a write, are in `smalti.writer.tables`. Reading shard sets needs no Spark and is in `dataset`. Names are
+imported on first use, and Spark only when a function that needs it is called. Read `writing/dataframe.py` first.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from smalti.sources.image_folder import list_images as list_images
     from smalti.spark.added_columns import add_columns as add_columns
     from smalti.spark.added_columns import drop_columns as drop_columns
-    from smalti.spark.image_set import reshard_images as reshard_images
     from smalti.spark.mds import register as register
     from smalti.spark.prepare import PrepareOptions as PrepareOptions
     from smalti.spark.prepare import prepare_images as prepare_images
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from smalti.spark.prepared.update import update_prepared as update_prepared
     from smalti.spark.reshard import SourceFile as SourceFile
     from smalti.spark.reshard import reshard_files as reshard_files
+    from smalti.spark.reshard import reshard_images as reshard_images
     from smalti.spark.session import SparkOptions as SparkOptions
     from smalti.spark.session import build_session as build_session
     from smalti.spark.session import hadoop_settings as hadoop_settings
@@ -50,13 +49,12 @@ _NAMES = {
     ".sources.image_folder": ("ImageFile", "ImageFolder", "list_images"),
     ".writer.tables.transform": ("Transform",),
     "added_columns": ("add_columns", "drop_columns"),
-    "image_set": ("reshard_images",),
     "mds": ("register",),
     "prepare": ("PrepareOptions", "prepare_images"),
     "prepared.rows": ("read_prepared",),
     "prepared.table": ("PreparedFiles", "PreparedTable", "load_prepared", "prepared_files"),
     "prepared.update": ("PreparedUpdate", "find_prepared", "update_prepared"),
-    "reshard": ("SourceFile", "reshard_files"),
+    "reshard": ("SourceFile", "reshard_files", "reshard_images"),
     "session": ("SparkOptions", "build_session", "hadoop_settings"),
     "writing.dataframe": ("dataframe_to_mds",),
 }

@@ -29,7 +29,7 @@ from smalti.errors import SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame, run_here, run_on_rows, run_tasks
+from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame, run_jobs, run_tasks
 from smalti.spark.writing.dataframe import plan_table, with_casts
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader, UploadOptions
@@ -58,14 +58,14 @@ def _write_computed(
     """
     columns, logical = base.schema.columns(), base.logical
 
-    def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
-        """Write the column shards of the shards that a task's rows name."""
+    def work(jobs: Iterator[tuple[int, str]], attempt: Attempt) -> dict[str, Any]:
+        """Write the column shards of a task's shards."""
         types = parse_logical(logical, columns)
         entries: list[list[Any]] = []
-        for row in (row for batch in batches for row in batch.to_pylist()):
-            (info,) = unpack_shards(row["shard"], where="a shard to add columns to")
+        for place, packed in jobs:
+            (info,) = unpack_shards(packed, where="a shard to add columns to")
             with (
-                _column_shard(plan, added, info.partition, row["place"], attempt, entries) as uploader,
+                _column_shard(plan, added, info.partition, place, attempt, entries) as uploader,
                 open_checked(plan.store, info) as shard,
             ):
                 for begin in range(0, info.samples, _BATCH_SAMPLES):
@@ -77,11 +77,8 @@ def _write_computed(
                         uploader.write({name: values[name][at] for name in added.names})
         return {"shards": entries}
 
-    rows = [{"place": place, "shard": pack_shards([info])} for place, info in enumerate(base.shards)]
-    if spark is None:
-        return run_here(work, iter([pa.RecordBatch.from_pylist(rows)]))
-    num_tasks = min(len(rows), _MAX_TASKS)
-    return run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks, store=plan.store)
+    jobs = [(place, pack_shards([info])) for place, info in enumerate(base.shards)]
+    return run_jobs(spark, jobs, work, num_tasks=min(len(jobs), _MAX_TASKS), store=plan.store)
 
 
 @contextlib.contextmanager
@@ -89,13 +86,9 @@ def _column_shard(
     plan: WritePlan, schema: Schema, split: str | None, place: int, attempt: Attempt, entries: list[list[Any]]
 ) -> Iterator[ShardUploader]:
     """Yield the writer of the column shard of a shard; at the end, add the shard's place and the entry to `entries`."""
-    uploader = plan.uploader(schema, split, _folder(place, attempt))
-    try:
+    with plan.uploader(schema, split, _folder(place, attempt)) as uploader:
         yield uploader
         (written,) = uploader.finish()
-    except BaseException:
-        uploader.abort()
-        raise
     entries.append([place, written.to_json()])
 
 

@@ -24,7 +24,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +127,14 @@ def source_of(df: "DataFrame") -> dict[str, Any]:
     return lineage
 
 
+def digest_of(files: Iterable[Iterable[Any]]) -> str:
+    """Return a digest of facts of files, in this order; hex."""
+    digest = hashlib.sha256()
+    for facts in files:
+        digest.update("\0".join(map(str, facts)).encode("utf-8", "surrogateescape") + b"\n")
+    return digest.hexdigest()
+
+
 def write_id_of(source: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
     """Return the id of the write of this source with these options: equal for equal ones, on every machine.
 
@@ -157,11 +165,8 @@ def _of_leaf(leaf: Any) -> tuple[dict[str, Any], bool]:
     if kind != _LISTED_ONCE:
         return shown, False
     files, is_whole = _listed(location.allFiles())
-    digest = hashlib.sha256()
-    for path, num_bytes, mark in sorted(files):
-        digest.update(f"{path}\0{num_bytes}\0{mark}\n".encode("utf-8", "surrogateescape"))
     options = hashlib.sha256(str(sorted(map(str, _items(relation.options().toSeq())))).encode()).hexdigest()
-    shown |= {"files": len(files), "num_bytes": sum(size for _, size, _ in files), "digest": digest.hexdigest()}
+    shown |= {"files": len(files), "num_bytes": sum(size for _, size, _ in files), "digest": digest_of(sorted(files))}
     return {**shown, "options": options}, is_whole
 
 
@@ -437,7 +442,6 @@ def table_state(
         is_staged = any(_STAGED.match(item.key) for item in listed)
         decisive = [] if is_staged else [item for item in listed if _COMMIT.fullmatch(item.key)][-1:]
     settled = all(item.modified and (item.changed or 0) < now - _SETTLED_SECONDS for item in decisive)
-    digest = hashlib.sha256()
-    for item in sorted(decisive or listed, key=lambda item: item.key):
-        digest.update(f"{item.key}\0{item.num_bytes}\0{item.modified}\n".encode("utf-8", "surrogateescape"))
-    return TableState(digest.hexdigest(), is_certain=bool(decisive) and settled)
+    files = sorted(decisive or listed, key=lambda item: item.key)
+    digest = digest_of((item.key, item.num_bytes, item.modified) for item in files)
+    return TableState(digest, is_certain=bool(decisive) and settled)

@@ -23,7 +23,7 @@ from smalti.errors import ArgumentError, BadImageError, SchemaError, SmaltiError
 from smalti.format.encodings.images import ImageFileEncoding
 from smalti.format.encodings.registry import built_in_encoding
 from smalti.images import prepare_jpeg
-from smalti.images.header import ImageHeader, probe_image
+from smalti.images.header import probe_image
 from smalti.sources.contents import read_contents
 from smalti.sources.image_folder import ImageFolder, place_key, split_files
 from smalti.spark.tasks import BatchTask, make_frame, map_in_arrow, select_columns
@@ -69,6 +69,8 @@ _PREPARED = pa.schema(
         "error": pa.string(),
     }
 )
+_SIDES = ("width", "height", *SOURCE_SIZE)
+_FACTS = pa.schema([_PREPARED.field(name) for name in (*_SIDES, "error")])
 
 
 @dataclass(frozen=True)
@@ -254,30 +256,24 @@ def _keep_files(store: Store, encoding: str, batches: Iterator[pa.RecordBatch]) 
             files = batch.slice(begin, len(contents))
             begin += len(contents)
             listed = zip(contents.to_pylist(), files.column("num_bytes").to_pylist(), strict=True)
-            headers = [_header_of(data, num_bytes, check) for data, num_bytes in listed]
-            errors = pa.array([header if isinstance(header, str) else None for header in headers], pa.string())
-            sides = (
-                pa.array([None if isinstance(header, str) else getattr(header, side) for header in headers], pa.int32())
-                for side in ("width", "height")
-            )
+            facts = pa.RecordBatch.from_pylist([_facts_of(*file, check) for file in listed], _FACTS)
+            errors = facts.column("error")
             images = contents if errors.null_count == len(errors) else pc.if_else(errors.is_null(), contents, None)
-            columns = dict(zip(files.schema.names, files.columns, strict=True))
-            columns |= {"image": images, "error": errors}
-            for name, source_name, side in zip(("width", "height"), SOURCE_SIZE, sides, strict=True):
-                columns[name] = columns[source_name] = side
+            columns = {name: rows.column(name) for rows in (files, facts) for name in rows.schema.names}
+            columns |= {"image": images}
             yield pa.RecordBatch.from_arrays([columns[name] for name in _PREPARED.names], schema=_PREPARED)
 
 
-def _header_of(data: bytes, num_bytes: int, check: Callable[[bytes], None] | None) -> ImageHeader | str:
-    """Return the header of an image, or the reason why it is none that can be used."""
+def _facts_of(data: bytes, num_bytes: int, check: Callable[[bytes], None] | None) -> dict[str, Any]:
+    """Return the sides of an image, or as `error` the reason why it is none that can be used."""
     try:
         _check_size(data, num_bytes)
         header = probe_image(data)
         if check is not None:
             check(data)
     except (BadImageError, SchemaError) as error:
-        return error.message
-    return header
+        return {"error": error.message}
+    return dict(zip(_SIDES, 2 * (header.width, header.height), strict=True))
 
 
 def _check_size(data: bytes, num_bytes: int) -> None:
@@ -317,7 +313,7 @@ def prepare_file(store: Store, file: dict[str, Any], options: PrepareOptions) ->
         image = prepare_jpeg(data, size=require_size(options), quality=options.quality)
     except BadImageError as error:
         return {**dict.fromkeys(_PREPARED.names), **row, "error": error.message}
-    sizes = {name: getattr(image, name) for name in ("width", "height", *SOURCE_SIZE)}
+    sizes = {name: getattr(image, name) for name in _SIDES}
     return {**row, **sizes, "image": image.data, "error": None}
 
 

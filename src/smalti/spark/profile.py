@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from smalti.inspection.distributions import Histogram
 from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.prepared.table import PreparedTable
-from smalti.spark.tasks import decode_errors, require_frame
+from smalti.spark.tasks import decode_errors, require_frame, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -75,8 +74,7 @@ def profile_rows(df: "DataFrame", *, rows: int = PROFILED_ROWS, shown: int = 8) 
     for at, field in enumerate(fields):
         text, number = _text_and_number(f"c{at}", field.dataType)
         selected += [text.alias(f"t{at}"), number.alias(f"n{at}")]
-    few = numbered.select(*selected).limit(rows + 1)
-    table = few.toArrow() if hasattr(few, "toArrow") else pa.Table.from_pandas(few.toPandas())
+    table = to_arrow(numbered.select(*selected).limit(rows + 1))
     is_complete, table = table.num_rows <= rows, table.slice(0, rows)
     columns = []
     for at, field in enumerate(fields):

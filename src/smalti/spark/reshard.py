@@ -6,6 +6,8 @@
     4. new and changed files are converted, and a version with exactly the rows of a full conversion is published,
        unless another writer published in between.
 
+`reshard_images` does so for a folder of images, which `prepare_images` prepares.
+
 If nothing changed, the newest version is returned. Compaction keeps the list of files. Rows that were appended belong
 to no file: the new version does not have them, and their shards are not read. With another recipe, or if the newest
 version has no list of files, all files are converted.
@@ -15,7 +17,8 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,15 +34,19 @@ from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import erased_paths
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
-from smalti.errors import ArgumentError, CatalogError, SchemaError
+from smalti.errors import ArgumentError, CatalogError, CommitConflict, DatasetExists, SchemaError
 from smalti.format import ShardInfo
 from smalti.format.sizes import parse_size_limit
-from smalti.spark.tasks import LocalFrame, run_here, run_on_rows, run_tasks
+from smalti.redaction import redact
+from smalti.sources.image_folder import ImageFolder
+from smalti.spark.lineage import digest_of
+from smalti.spark.prepare import PrepareOptions, prepare_images, require_size, splits_of
+from smalti.spark.tasks import LocalFrame, run_here, run_jobs, run_tasks
 from smalti.spark.writing.dataframe import join_on_executors, plan_frame, select_inputs
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
 from smalti.writer.tables.plan import Answers, Attempt, InputRows, OutputColumns, WriteOptions, WritePlan
-from smalti.writer.tables.task import by_split, write_shards
+from smalti.writer.tables.task import write_shards
 from smalti.writer.tables.versions import Packed, collect_parts, delete_all, find_runs, join_runs
 
 if TYPE_CHECKING:
@@ -51,6 +58,8 @@ _MAX_SMALL_SHARDS = 8  # of a split; more small shards than this are copied into
 _SMALL_SHARE = 4  # a shard below this fraction of the size limit is small
 MAX_PATHS_IN_ERROR = 10
 _RECIPE_VERSION = 1  # increase it when the same options would give other rows
+_IMAGE_COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
+_IMAGES_RECIPE = "prepare_images 2"  # increase the number when the same file and options would give another row
 Start = Callable[[], "SparkSession"]
 Erased = Literal["refuse", "skip", "convert"]
 Prepare = Callable[[Any, Sequence[str]], "DataFrame | LocalFrame"]
@@ -149,6 +158,89 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
     return resharding.unchanged or resharding.run(spark, prepare, erased)
 
 
+def reshard_images(  # noqa: PLR0913  these names are the documented interface
+    spark: "SparkSession",
+    folder: ImageFolder,
+    out: str | Path,
+    *,
+    options: PrepareOptions | None = None,
+    columns: Mapping[str, str | None] | None = None,
+    compression: str | None = None,
+    hashes: tuple[str, ...] = ("xxh3_64",),
+    size_limit: int | str | None = 1 << 26,
+    metadata: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    erased: Erased = "refuse",
+) -> Manifest:
+    """Publish a version that holds exactly the images of this folder; prepare only new and changed ones. Blocks.
+
+    A file whose label or split changes, because a class or files of its class were added or removed, counts as changed.
+
+    Args:
+        spark: The session.
+        folder: Current result of `list_images`.
+        out: Root of the set: a path or URL that all executors can write to.
+        options: As for `prepare_images`, with a `size`; other options than before convert all files.
+        columns: Columns of `prepare_images` to store, name to encoding, `path` among them; by default image, label and
+            path.
+        compression: Compression of shard files; none by default, because JPEG does not get smaller.
+        hashes: Checksums of shard files.
+        size_limit: Largest shard before compression.
+        metadata: Kept in the manifest, together with the names of the classes.
+        storage_options: Credentials and endpoint of the store.
+        erased: What to do with new and changed files whose images were deleted from the set: refuse, skip or convert.
+
+    Returns:
+        The new version, or the newest one if nothing changed.
+
+    Raises:
+        BadImageError: The policy is `fail`, and a new or changed file is no image.
+        Otherwise: As for `reshard_files`.
+
+    Examples:
+        >>> version = reshard_images(spark, list_images("photos"), "s3://bucket/set")
+        >>> version.rows
+        12
+    """
+    chosen = options or PrepareOptions()
+    require_size(chosen)
+
+    def prepare(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
+        return prepare_images(session, folder, chosen, only=paths)
+
+    recipe = asdict(chosen)
+    for name in ("num_partitions", "test_fraction", "fixed_splits"):  # the order of rows, and what fingerprints hold
+        del recipe[name]
+    return reshard_files(
+        spark,
+        source_files(folder, chosen),
+        out,
+        prepare=prepare,
+        recipe=[_IMAGES_RECIPE, recipe],
+        columns=_IMAGE_COLUMNS if columns is None else columns,
+        compression=compression,
+        hashes=hashes,
+        size_limit=size_limit,
+        partition_by="split",
+        lineage={"folder": redact(folder.source), "folder_digest": folder.digest},
+        metadata={"classes": list(folder.classes), **dict(metadata or {})},
+        storage_options=storage_options,
+        erased=erased,
+    )
+
+
+def source_files(folder: ImageFolder, options: PrepareOptions) -> list[SourceFile]:
+    """Return the files, with fingerprints of everything that their rows depend on: content, label and split."""
+    splits = splits_of(folder, options)
+    return [
+        SourceFile(
+            file.path,
+            f"{file.num_bytes} {file.modified} {folder.classes[file.label]} {file.label} {splits[file.path]}",
+        )
+        for file in folder.files
+    ]
+
+
 def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, path_column: str) -> Answers:
     """Write the rows of a frame as shards: on Spark's executors, or here."""
     work = functools.partial(convert_files, plan, path_column)
@@ -174,40 +266,30 @@ def _copy_surviving(spark: "SparkSession | Start", plan: WritePlan, shards: Sequ
     if not shards:
         return []
     total = sum(info.raw.num_bytes for info, _ in shards)
-    rows = [
-        {"place": place, "shard": pack_shards([info]), "kept": json.dumps(kept)}
-        for place, (info, kept) in enumerate(shards)
-    ]
-    work = functools.partial(_copy_samples, plan)
-    if total <= _MAX_DRIVER_BYTES:
-        return run_here(work, iter([pa.RecordBatch.from_pylist(rows)]))
-    num_tasks = min(len(rows), -(-total // _TASK_BYTES))
-    columns = "place int, shard string, kept string"
-    return run_on_rows(spark, rows, columns, work, num_tasks=num_tasks, store=plan.store)
+    jobs = [(place, (pack_shards([info]), kept)) for place, (info, kept) in enumerate(shards)]
+    num_tasks = min(len(jobs), -(-total // _TASK_BYTES))
+    where = None if total <= _MAX_DRIVER_BYTES else spark
+    return run_jobs(where, jobs, functools.partial(_copy_samples, plan), num_tasks=num_tasks, store=plan.store)
 
 
-def _copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+def _copy_samples(plan: WritePlan, jobs: Iterator[tuple[int, Any]], attempt: Attempt) -> dict[str, Any]:
     """Copy the kept samples of a task's shards into new ones, by split."""
     uploaders: dict[str | None, ShardUploader] = {}
     dropped = 0
-    try:
-        for row in (row for batch in batches for row in batch.to_pylist()):
-            (info,) = unpack_shards(row["shard"], where="a shard to be copied")
+    with ExitStack() as opened:
+        for _, (packed, kept) in jobs:
+            (info,) = unpack_shards(packed, where="a shard to be copied")
             split = info.partition
             with open_checked(plan.store, info) as shard:
                 samples = shard.stored_samples()
                 dropped += samples.row_hash()
-                for begin, end in json.loads(row["kept"]):
+                for begin, end in kept:
                     part = samples[begin:end]
                     dropped -= part.row_hash()
                     if split not in uploaders:
-                        uploaders[split] = plan.uploader(info.schema, split, attempt.name)
+                        uploaders[split] = opened.enter_context(plan.uploader(info.schema, split, attempt.name))
                     uploaders[split].write_encoded(part.lengths, part.content)
         shards = [info for split in sorted(uploaders, key=str) for info in uploaders[split].finish()]
-    except BaseException:
-        for uploader in uploaders.values():
-            uploader.abort()
-        raise
     return {"shards": pack_shards(shards), "dropped": row_hash_text(dropped)}
 
 
@@ -298,10 +380,8 @@ class _Resharding:
             row_hash = row_hash_text(int(self.row_hash, 16) - dropped + added)
         runs = self._runs(gone, kept, surviving, converted, packed.shards)
         sources = sidecars.SourceRecord(sidecars.SourceTable(self.fingerprints, runs), self.recipe, row_hash)
-        digest = hashlib.sha256()
-        for path, mark in sorted(self.fingerprints.items()):
-            digest.update(f"{path}\0{mark}\n".encode("utf-8", "surrogateescape"))
-        source = {"format": "files", "files": len(self.fingerprints), "digest": digest.hexdigest()}
+        digest = digest_of(sorted(self.fingerprints.items()))
+        source = {"format": "files", "files": len(self.fingerprints), "digest": digest}
         draft = Draft(
             write_id,
             output.schema,
@@ -312,10 +392,7 @@ class _Resharding:
             row_hash=row_hash,
             sidecars=(sidecars.store_sources(self.store, sources, write_id),),
         )
-        if self.manifest is None:
-            manifest = publish(self.store, draft, mode="create")
-        else:
-            manifest = publish_from(self.store, self.manifest, draft, operation="overwrite")
+        manifest = publish_from(self.store, self.manifest, draft, operation="overwrite")
         delete_all(self.store, packed.unused_keys())
         markers.end(self.store, write_id)
         return manifest
@@ -406,24 +483,18 @@ def convert_files(
     """
     runs: dict[str | None, tuple[list[str], list[int]]] = {}
 
-    def recorded() -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for usable in plan.input.usable(iter([batch])):
-                for split, part in by_split(usable, plan.input.partition_by):
-                    values = part.column(path_column)
-                    if values.null_count or not (
-                        pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-                    ):
-                        raise SchemaError(
-                            f"the path column must hold the file of every row, as text; found {values.type} or a null"
-                        )
-                    encoded = pc.run_end_encode(values.cast(pa.string()), pa.int64())
-                    paths, rows = runs.setdefault(split, ([], []))
-                    paths += encoded.values.to_pylist()
-                    rows += np.diff(encoded.run_ends.to_numpy(), prepend=0).tolist()
-            yield batch
+    def record(split: str | None, part: pa.RecordBatch) -> None:
+        values = part.column(path_column)
+        if values.null_count or not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+            raise SchemaError(
+                f"the path column must hold the file of every row, as text; found {values.type} or a null"
+            )
+        encoded = pc.run_end_encode(values.cast(pa.string()), pa.int64())
+        paths, rows = runs.setdefault(split, ([], []))
+        paths += encoded.values.to_pylist()
+        rows += np.diff(encoded.run_ends.to_numpy(), prepend=0).tolist()
 
-    answer = write_shards(plan, recorded(), attempt)
+    answer = write_shards(plan, batches, attempt, record)
     return {**answer, "runs": [[split, *own] for split, own in runs.items()]}
 
 
@@ -442,8 +513,8 @@ def _ranges(runs: Sequence[sidecars.SampleRun], gone: set[str]) -> list[tuple[in
     return ranges
 
 
-def publish_from(store: Store, base: Manifest, draft: Draft, *, operation: str) -> Manifest:
-    """Publish the draft, which is based on `base`, if the newest version has the files of `base`.
+def publish_from(store: Store, base: Manifest | None, draft: Draft, *, operation: str) -> Manifest:
+    """Publish the draft, which is based on `base`, if the newest version has the files of `base`; None is no version.
 
     Versions with the same files, such as those of a vacuum, may have been published in between.
 
@@ -451,6 +522,14 @@ def publish_from(store: Store, base: Manifest, draft: Draft, *, operation: str) 
         CommitConflict: The newest version has other files; nothing was published.
         Otherwise: As for `catalog.publish`.
     """
+    if base is None:
+        try:
+            return publish(store, draft, mode="create")
+        except DatasetExists as error:
+            raise CommitConflict(
+                f"{store.url}: another writer published first; nothing of this one is visible. Run it again",
+                write_id=draft.write_id,
+            ) from error
     newest = check_target(store, "overwrite", write_id=draft.write_id).header
     based_on = base.version
     if newest is not None and newest.version != based_on and newest.has_files_of(read_header(store, based_on)):

@@ -32,7 +32,7 @@ from smalti.catalog.opening import headers_before
 from smalti.catalog.sidecars import last_erasure
 from smalti.errors import SchemaError
 from smalti.spark.lineage import source_of
-from smalti.spark.tasks import decode_errors, has_remote_executors, map_in_arrow, quoted, require_frame
+from smalti.spark.tasks import decode_errors, has_remote_executors, map_in_arrow, quoted, require_frame, to_arrow
 from smalti.storage import Store
 from smalti.writer.tables.transform import Transform, TransformRun, as_transform
 
@@ -71,13 +71,8 @@ def identity_of(df: "DataFrame") -> Identity:
     facts = source_of(df)
     if "plan" in facts:
         return Identity(_digest_of(facts), "the source's versions or files, and the query", facts)
-    from pyspark.sql import functions
-
-    hashes = [_content_hash(df, seed).cast("decimal(38,0)").alias(f"hash{seed}") for seed in (0, 1)]
-    counted = df.select(*hashes).agg(functions.count("*"), functions.sum("hash0"), functions.sum("hash1"))
-    sums = counted.collect()[0]
-    content = [df.schema.json(), *map(str, sums)]
-    return Identity(_digest_of(content), "the content of all rows", facts, rows=int(sums[0]))
+    ((_, identity),) = _by_content(df, "the content of all rows", facts)
+    return identity
 
 
 @decode_errors()
@@ -107,17 +102,23 @@ def identities_in(df: "DataFrame", column: str, keys: Iterable[str]) -> dict[str
         column: Column with the key of each row; a key is compared as text.
         keys: Keys of the partitions.
     """
+    rows, how = in_partitions(df, column, keys), "the content of the rows of each partition"
+    return {key: identity for (key,), identity in _by_content(rows, how, {}, column)}
+
+
+def _by_content(
+    df: "DataFrame", how: str, facts: Mapping[str, Any], column: str | None = None
+) -> Iterator[tuple[list[str], Identity]]:
+    """Yield the identity of all rows, or each value of a column with that of its rows; reads all rows once."""
     from pyspark.sql import functions
 
-    rows = in_partitions(df, column, keys)
-    hashes = [_content_hash(rows, seed).cast("decimal(38,0)").alias(f"hash{seed}") for seed in (0, 1)]
-    grouped = rows.select(functions.col(quoted(column)).alias("key"), *hashes).groupBy("key")
-    sums = grouped.agg(functions.count("*").alias("rows"), functions.sum("hash0"), functions.sum("hash1"))
-    how = "the content of the rows of each partition"
-    return {
-        key: Identity(_digest_of([rows.schema.json(), *map(str, found)]), how, rows=int(found[0]))
-        for key, *found in sums.collect()
-    }
+    keys = [] if column is None else [functions.col(quoted(column)).alias("key")]
+    hashes = [_content_hash(df, seed).cast("decimal(38,0)").alias(f"hash{seed}") for seed in (0, 1)]
+    grouped = df.select(*keys, *hashes).groupBy(*(["key"] if keys else []))
+    sums = grouped.agg(functions.count("*"), functions.sum("hash0"), functions.sum("hash1"))
+    for *key, rows, one, other in sums.collect():
+        content = [df.schema.json(), str(rows), str(one), str(other)]
+        yield key, Identity(_digest_of(content), how, facts, rows=int(rows))
 
 
 @decode_errors()
@@ -152,8 +153,7 @@ def first_transformed(df: "DataFrame", transform: Transform, name: str) -> pa.Re
         SchemaError: There are no rows, or the transform gives none for the first ones.
         SmaltiError: The transform failed.
     """
-    few = df.limit(_NUM_TRIAL_ROWS)
-    rows = few.toArrow() if hasattr(few, "toArrow") else pa.Table.from_pandas(few.toPandas())
+    rows = to_arrow(df.limit(_NUM_TRIAL_ROWS))
     first = next(TransformRun(transform, f"trying {name} on the first rows").batches(iter(rows.to_batches())), None)
     if first is None:
         raise SchemaError(f"{name} gave no rows for the first {rows.num_rows}, so its columns are not known")
@@ -280,12 +280,17 @@ def find_same(store: Store, newest: Manifest | None, facts: Mapping[str, Any]) -
         return newest
     if not newest.version:  # a plain MDS set
         return None
-    last = read_header(store, newest.version)
-    for header in headers_before(store, last):
-        if header.version < last_erasure(last):
+    header = earlier_with(store, read_header(store, newest.version), is_same)
+    return None if header is None else rollback(store, header.version)
+
+
+def earlier_with(store: Store, newest: Header, fits: Callable[[Header], bool]) -> Header | None:
+    """Return the newest version before this one that fits, was not vacuumed, and is not older than a deletion."""
+    for header in headers_before(store, newest):
+        if header.version < last_erasure(newest):
             return None
-        if header.version not in last.expired and is_same(header):
-            return rollback(store, header.version)
+        if header.version not in newest.expired and fits(header):
+            return header
     return None
 
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from smalti.errors import MissingDependency
 from smalti.java import detect_java
+from smalti.process import variables_set
 from smalti.redaction import HiddenOptions
 from smalti.storage.opening import service_of
 
@@ -90,28 +91,16 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
     if os.environ.get("DATABRICKS_RUNTIME_VERSION"):
         return builder_type.getOrCreate()
     if options.is_connect:
-        builder = builder_type.remote(options.master)
-        for name, value in {**ARROW_BATCHES, **options.conf}.items():
-            builder = builder.config(name, value)
-        return builder.getOrCreate()
+        return builder_type.remote(options.master).config(map={**ARROW_BATCHES, **options.conf}).getOrCreate()
     forget_ended_java()
     java = detect_java()
     builder = builder_type.master(options.master).appName(options.app_name)
-    for name, value in {**ARROW_BATCHES, **_quiet_conf(options), **options.conf}.items():
-        builder = builder.config(name, value)
+    builder = builder.config(map={**ARROW_BATCHES, **_quiet_conf(options), **options.conf})
     variables = {"JAVA_HOME": str(java.home)}
     if options.is_local:
         variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)  # while the JVM starts: its launcher reads these settings nowhere else
-    try:
+    with variables_set(variables):  # while the JVM starts: its launcher reads these settings nowhere else
         return builder.getOrCreate()
-    finally:
-        for name, earlier in before.items():
-            if earlier is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = earlier
 
 
 def forget_ended_java() -> None:

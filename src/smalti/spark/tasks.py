@@ -274,21 +274,19 @@ def _settings_for(frame: "DataFrame") -> Mapping[str, str]:
     return ARROW_BATCHES
 
 
-def run_on_rows(
-    spark: "SparkSession | Callable[[], SparkSession]",
-    rows: Any,
-    schema: "StructType | str",
+def run_jobs(
+    spark: "SparkSession | Callable[[], SparkSession] | None",
+    jobs: Sequence[tuple[int, Any]],
     work: TaskFunction,
     *,
     num_tasks: int = 1,
     store: Store | None = None,
 ) -> Answers:
-    """Run `work` over rows of this process, divided among the tasks by their column `place`; one task takes any rows.
+    """Run `work` over jobs, divided among the tasks by their places; each task gets its own in order.
 
     Args:
-        spark: The session, or a function that starts one.
-        rows: What `createDataFrame` takes.
-        schema: Its columns.
+        spark: The session, or a function that starts one; None runs all jobs here.
+        jobs: The place of each, and what is to be done (JSON), which a task gets as such a pair.
         work: What each task does.
         num_tasks: Number of the tasks.
         store: Store that the tasks write to: that they can is checked first.
@@ -296,18 +294,26 @@ def run_on_rows(
     Raises:
         SmaltiError: As for `run_tasks` and `require_reach`.
     """
-    frame = make_frame(session_of(spark), rows, schema)
+    if spark is None:
+        return run_here(work, iter(jobs))
+    texts = [(place, json.dumps(job)) for place, job in jobs]
+    frame = make_frame(session_of(spark), texts, "place int, job string")
     if num_tasks == 1:
         frame = frame.coalesce(1)
     else:
         frame = frame.repartitionByRange(num_tasks, "place").sortWithinPartitions("place")
-    return run_tasks(frame, work, store=store)
+
+    def decoded(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+        rows = (row for batch in batches for row in batch.to_pylist())
+        return work(((row["place"], json.loads(row["job"])) for row in rows), attempt)
+
+    return run_tasks(frame, decoded, store=store)
 
 
-def run_here(work: TaskFunction, batches: Iterator[pa.RecordBatch]) -> Answers:
-    """Run `work` once over batches, in this process."""
+def run_here(work: TaskFunction, items: Iterator[Any]) -> Answers:
+    """Run `work` once over batches or jobs, in this process."""
     attempt = Attempt.new(0)
-    return [(attempt, work(batches, attempt))]
+    return [(attempt, work(items, attempt))]
 
 
 def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | None" = None) -> "DataFrame":
@@ -316,6 +322,11 @@ def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | Non
     if isinstance(rows, pa.Table) and int(spark.version.split(".")[0]) < 4:
         rows = rows.to_pandas()
     return spark.createDataFrame(rows, schema)
+
+
+def to_arrow(df: "DataFrame") -> pa.Table:
+    """Return the rows of a DataFrame; releases of PySpark before 4 have no such call."""
+    return df.toArrow() if hasattr(df, "toArrow") else pa.Table.from_pandas(df.toPandas())
 
 
 def map_in_arrow(df: "DataFrame", task: BatchTask, schema: "StructType | str") -> "DataFrame":
@@ -455,8 +466,8 @@ def require_reach(spark: "SparkSession", store: Store, *, writes: bool = True) -
     if store.local_path(INDEX) is not None or not has_remote_executors(spark):
         return
 
-    def use(batches: Iterator[pa.RecordBatch], _: Attempt) -> dict[str, Any]:
-        for _rows in batches:
+    def use(jobs: Iterator[Any], _: Attempt) -> dict[str, Any]:
+        for _job in jobs:
             pass
         if not writes:
             store.exists(INDEX)
@@ -468,7 +479,7 @@ def require_reach(spark: "SparkSession", store: Store, *, writes: bool = True) -
         return {}
 
     try:
-        run_on_rows(spark, [(0,)], "place int", use)
+        run_jobs(spark, [(0, None)], use)
     except MissingDependency:
         raise
     except StoreError as error:

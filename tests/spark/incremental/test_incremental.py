@@ -31,9 +31,8 @@ from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.sources.image_folder import list_images
 from smalti.spark import reshard
 from smalti.spark.added_columns import add_columns
-from smalti.spark.image_set import reshard_images, source_files
 from smalti.spark.prepare import PrepareOptions
-from smalti.spark.reshard import SourceFile, convert_files, reshard_files
+from smalti.spark.reshard import SourceFile, convert_files, reshard_files, reshard_images, source_files
 from smalti.storage import open_store
 from smalti.writer import MDSWriter, delete
 from smalti.writer.tables.plan import Attempt

@@ -9,7 +9,6 @@ for the first time. Victims are the Python worker of the step, or the JVM of the
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from smalti.catalog.manifest import INDEX
@@ -87,19 +86,19 @@ class _Killing:
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self._job = replace(self._job, store=KillingStore(self._job.store.url))
-        reached(self._job.store.url, "planned")
+        self._store = KillingStore(self._store.url)
+        reached(self._store.url, "planned")
 
     def write(self, iterator):
-        reached(self._job.store.url, "task-begins")
+        reached(self._store.url, "task-begins")
         message = super().write(iterator)
-        reached(self._job.store.url, "task-ends")
+        reached(self._store.url, "task-ends")
         return message
 
     def commit(self, *args):
-        reached(self._job.store.url, "commit-begins")
+        reached(self._store.url, "commit-begins")
         super().commit(*args)
-        reached(self._job.store.url, "commit-ends")
+        reached(self._store.url, "commit-ends")
 
 
 class KillingWriter(_Killing, ShardSetWriter):

@@ -22,8 +22,13 @@ OPTIONS = PrepareOptions(size=16, validation_fraction=0.25)
 
 def bring_up_to_date(store, folder, options, prepare) -> PreparedUpdate:
     """Do what `update_prepared` does, with any function that prepares files."""
-    update = _Update(store, folder, options)
-    return update.find() or update.run(prepare, None)
+
+    class Update(_Update):
+        def _prepare(self, spark, paths, write_id):
+            return prepare(paths, write_id)
+
+    update = Update(store, folder, options)
+    return update.find() or update.run(None)
 
 
 @dataclass

@@ -225,7 +225,7 @@ def test_of_two_first_updates_at_once_the_second_is_told_to_update_again(prepare
         other.update()
         return answers
 
-    with pytest.raises(CommitConflict, match="another update published first; nothing of this one is visible"):
+    with pytest.raises(CommitConflict, match="another writer published first; nothing of this one is visible"):
         bring_up_to_date(preparer.store, list_images(str(preparer.source)), OPTIONS, overtaken)
     table = preparer.update().table
     assert (preparer.asked, rows_of(table), table.digest) == ([], *full)

@@ -1,7 +1,7 @@
 """MDS as a data source of Spark: `format("mds")` reads, writes and streams into shard sets.
 
-`options` reads the options, `reading` and `writing` have one direction each, and `source` has the class that Spark
-knows. PySpark 4.0 or later is needed; the modules import it, so import them only when it is there.
+`options` reads the options, `source` has the class that Spark knows, and reads; `writing` writes. PySpark 4.0 or later
+is needed; the modules import it, so import them only when it is there.
 """
 
 from typing import TYPE_CHECKING

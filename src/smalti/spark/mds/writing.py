@@ -8,11 +8,9 @@ that of the query, which its checkpoint keeps, with the number of the batch. Whe
 the version with its id is found, and nothing is published a second time.
 """
 
-import functools
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +20,6 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from smalti.attributes import whole_number
-from smalti.catalog import Manifest
 from smalti.catalog.opening import find_newest
 from smalti.catalog.publishing import Mode
 from smalti.catalog.retention import markers
@@ -36,8 +33,6 @@ from smalti.writer.tables.plan import (
     UPLOADS,
     Answers,
     Attempt,
-    InputRows,
-    OutputColumns,
     WriteOptions,
     WritePlan,
     check_append,
@@ -51,7 +46,6 @@ from smalti.writer.tables.versions import (
     collect_parts,
     delete_all,
     identify,
-    join_rows,
     publish_shards,
 )
 
@@ -86,55 +80,62 @@ _ELSEWHERE_OF_STREAMS = {
     "lineage": "versions say which query and which micro-batch they are of",
     "write_id": "each micro-batch has one of its own",
 }
-_JOINING_THREADS = 4
 _PREFIX = "stream-"
 _ARROW_WRITER = "DataSourceStreamArrowWriter"
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class SetWrite:
-    """A write of rows to a set, planned by their schema; picklable, and no row is read."""
+class _SetWriter:
+    """The common part of the writers: a write of rows to a set, planned by their schema; picklable."""
 
-    store: Store
-    options: WriteOptions
-    rows: InputRows
-    output: OutputColumns
-
-    @classmethod
-    def of(cls, schema: "StructType", place: str, options: WriteOptions) -> "SetWrite":
-        """Return the plan of a write.
+    def __init__(self, schema: "StructType", place: str, options: WriteOptions) -> None:
+        """Plan the write; nothing is stored, and no row is read.
 
         Raises:
             SchemaError: A column cannot be stored as requested, or not from a Python data source.
             ArgumentError: An option does not fit the columns.
         """
-        rows, output = plan_frame(schema, options)
-        for name, kinds in rows.casts.items():
+        self._rows, self._output = plan_frame(schema, options)
+        for name, kinds in self._rows.casts.items():
             raise SchemaError(
                 f"Spark sends no columns such as {name!r}, {schema[name].dataType.simpleString()}, to data sources in "
                 f"Python: cast it to {', then to '.join(kinds)}, or call `smalti.spark.dataframe_to_mds`",
                 column=name,
             )
-        return cls(open_store(place, options.storage_options), options, rows, output)
+        self._store, self._options = open_store(place, options.storage_options), options
+        self._columns = schema.fieldNames()
 
-    def identify(self) -> Write:
+    def _identify(self, options: WriteOptions) -> Write:
         """Return which write this is; one that was published already needs no rows.
 
         Raises:
             DatasetExists: There is a set, and the mode is `create`; or no set can be written there.
             SchemaError: The rows cannot be appended, because their columns are others.
         """
-        write = identify(self.store, self.options, dict(self.options.lineage or {}), None)
+        write = identify(self._store, options, dict(options.lineage or {}), None)
         if write.published is None:
-            check_append(write.parent, self.output.schema, self.output.logical)
+            check_append(write.parent, self._output.schema, self._output.logical)
         return write
 
-    def plan(self, write_id: str) -> WritePlan:
+    def _plan(self, write_id: str) -> WritePlan:
         """Return the plan that the tasks of the write with this id carry out; tasks sync their shards themselves."""
-        return WritePlan(self.store, write_id, self.options.shard_options, self.rows, self.output, UPLOADS)
+        return WritePlan(self._store, write_id, self._options.shard_options, self._rows, self._output, UPLOADS)
 
-    def publish(self, write: Write, answers: Answers) -> Manifest:
+    def _write_rows(self, write_id: str, batches: Iterator[pa.RecordBatch]) -> "ShardsWritten":
+        """Write the rows of one Spark partition, in its task, and return what is stored of them.
+
+        Raises:
+            SchemaError: A value cannot be stored; the message names partition, column and row.
+        """
+        from pyspark import TaskContext
+
+        context, names = TaskContext.get(), list(self._rows.names)
+        attempt = Attempt.new(0 if context is None else context.partitionId())
+        columns = [self._columns.index(name) for name in names]
+        chosen = (pa.RecordBatch.from_arrays([batch.column(at) for at in columns], names) for batch in batches)
+        return ShardsWritten(write_id, attempt, write_shards(self._plan(write_id), chosen, attempt))
+
+    def _publish(self, write: Write, options: WriteOptions, answers: Answers) -> None:
         """Publish what the tasks wrote as a version; blocks until that is done.
 
         Raises:
@@ -143,28 +144,18 @@ class SetWrite:
             CommitUnknown: The store no longer answers; the version may be published.
         """
         parts = collect_parts(answers)  # publishing empties the answers
-
-        def join_many(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
-            """Join small shards in threads of this process: it has no session to start tasks with."""
-            attempts = [Attempt.new(place) for place, _ in rows]
-            with ThreadPoolExecutor(_JOINING_THREADS, thread_name_prefix="smalti-join") as pool:
-                joined = pool.map(functools.partial(join_rows, plan), ([row] for row in rows), attempts)
-                return list(zip(attempts, joined, strict=True))
-
         try:
-            with begun(self.store, write) as watch:
-                plan = self.plan(write.write_id)
-                return publish_shards(plan, write, self.options, answers, join_many, watch)[0]
+            with begun(self._store, write) as watch:  # this process has no session to start tasks with that join shards
+                publish_shards(self._plan(write.write_id), write, options, answers, None, watch)
         except CommitUnknown:
             raise
         except SmaltiError:
-            _delete_stored(self.store, parts)
+            self._delete(parts)
             raise
 
-
-def _delete_stored(store: Store, parts: Sequence[TaskShards]) -> None:
-    """Delete the objects that tasks have stored."""
-    delete_all(store, [name for part in parts for name in written_keys(part.shards())])
+    def _delete(self, parts: Sequence[TaskShards]) -> None:
+        """Delete the objects that tasks have stored."""
+        delete_all(self._store, [name for part in parts for name in written_keys(part.shards())])
 
 
 @dataclass
@@ -176,35 +167,13 @@ class ShardsWritten(WriterCommitMessage):  # type: ignore[misc]  # PySpark is An
     answer: dict[str, Any]
 
 
-def write_partition(plan: WritePlan, place: Sequence[str], batches: Iterator[pa.RecordBatch]) -> ShardsWritten:
-    """Write the rows of one Spark partition, in its task, and return what is stored of them.
-
-    Args:
-        plan: The plan.
-        place: Names of the frame's columns, in order.
-        batches: Rows as Spark sends them.
-
-    Raises:
-        SchemaError: A value cannot be stored; the message names partition, column and row.
-    """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    attempt = Attempt.new(0 if context is None else context.partitionId())
-    columns = [place.index(name) for name in plan.input.names]
-    chosen = (
-        pa.RecordBatch.from_arrays([batch.column(at) for at in columns], list(plan.input.names)) for batch in batches
-    )
-    return ShardsWritten(plan.write_id, attempt, write_shards(plan, chosen, attempt))
-
-
 def answers_of(messages: Sequence[WriterCommitMessage | None]) -> Answers:
     """Return the answers of tasks that wrote something, one for each, in order."""
     found = [message for message in messages if isinstance(message, ShardsWritten)]
     return one_answer_each([(message.attempt, message.answer) for message in found])
 
 
-class ShardSetWriter(DataSourceArrowWriter):  # type: ignore[misc]  # PySpark is Any here
+class ShardSetWriter(_SetWriter, DataSourceArrowWriter):  # type: ignore[misc]  # PySpark is Any here
     """The writer of one query's rows: one new version of a set."""
 
     def __init__(self, schema: "StructType", given: Mapping[str, str], *, overwrite: bool) -> None:
@@ -229,22 +198,21 @@ class ShardSetWriter(DataSourceArrowWriter):  # type: ignore[misc]  # PySpark is
                 f'has a set; found {guard!r} with `.mode("{"overwrite" if overwrite else "append"}")`'
             )
         mode: Mode = "overwrite" if overwrite else "create" if guard else "append"
-        self._job = SetWrite.of(schema, place_of(given), WriteOptions(**values, mode=mode))
-        self._columns = schema.fieldNames()
-        self._write = self._job.identify()
+        super().__init__(schema, place_of(given), WriteOptions(**values, mode=mode))
+        self._write = self._identify(self._options)
         if self._write.published is None:
-            markers.begin(self._job.store, self._write.write_id)
+            markers.begin(self._store, self._write.write_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one partition, in its task; rows of a write that is published are not read."""
         if self._write.published is not None:
             return WriterCommitMessage()
-        return write_partition(self._job.plan(self._write.write_id), self._columns, iterator)
+        return self._write_rows(self._write.write_id, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish the version, on the driver's machine; errors are those of `SetWrite.publish`."""
+        """Publish the version, on the driver's machine; as `_publish` says."""
         if self._write.published is None:
-            self._job.publish(self._write, answers_of(messages))
+            self._publish(self._write, self._options, answers_of(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what the tasks have stored, on the driver's machine.
@@ -254,13 +222,13 @@ class ShardSetWriter(DataSourceArrowWriter):  # type: ignore[misc]  # PySpark is
         stores that is still running.
         """
         if self._write.published is None and None in messages:
-            _delete_stored(self._job.store, collect_parts(answers_of(messages)))
+            self._delete(collect_parts(answers_of(messages)))
 
 
 _Base: Any = getattr(datasource, _ARROW_WRITER, object)  # PySpark 4.0 has none, and reads and writes all the same
 
 
-class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
+class ShardSetStreamWriter(_SetWriter, _Base):  # type: ignore[misc]  # PySpark is Any here
     """The writer of a query's micro-batches; Spark creates one for the tasks and one for each commit."""
 
     def __init__(self, schema: "StructType", given: Mapping[str, str], *, overwrite: bool) -> None:
@@ -290,16 +258,15 @@ class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
             )
         values = parse_options(given, STREAM_OPTIONS, _ELSEWHERE_OF_STREAMS)
         self._compact_every = whole_number("compact_every", values.pop("compact_every", 0), 0)
-        self._job = SetWrite.of(schema, place_of(given), WriteOptions(**values, mode="append"))
-        self._columns = schema.fieldNames()
+        super().__init__(schema, place_of(given), WriteOptions(**values, mode="append"))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one partition of a micro-batch, in its task."""
-        plan = self._job.plan(_write_id(self._job.store))
+        write_id = _write_id(self._store)
         for batch in iterator:
-            markers.begin(plan.store, plan.write_id)  # before the first one
-            return write_partition(plan, self._columns, itertools.chain([batch], iterator))
-        return write_partition(plan, self._columns, iterator)
+            markers.begin(self._store, write_id)  # before the first one
+            return self._write_rows(write_id, itertools.chain([batch], iterator))
+        return self._write_rows(write_id, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- of PySpark
         """Publish the micro-batch as a version, on the driver's machine, unless it is published; none if it is empty.
@@ -313,11 +280,11 @@ class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
         if collect_parts(answers):
             write_id = next(message.write_id for message in messages if isinstance(message, ShardsWritten))
             lineage = {"source": "stream", "query": write_id.removeprefix(_PREFIX).rpartition("-")[0], "batch": batchId}
-            job = replace(self._job, options=replace(self._job.options, write_id=write_id, lineage=lineage))
-            write = job.identify()
+            options = replace(self._options, write_id=write_id, lineage=lineage)
+            write = self._identify(options)
             if write.published is None:
-                job.publish(write, answers)
-        store, is_due = self._job.store, self._compact_every and (batchId + 1) % self._compact_every == 0
+                self._publish(write, options, answers)
+        store, is_due = self._store, self._compact_every and (batchId + 1) % self._compact_every == 0
         if is_due and find_newest(store).header is not None:  # None if all micro-batches were empty
             try:
                 compact(store)
@@ -327,7 +294,7 @@ class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Remove what the tasks of the micro-batch have stored, unless all were done: see `ShardSetWriter.abort`."""
         if None in messages:
-            _delete_stored(self._job.store, collect_parts(answers_of(messages)))
+            self._delete(collect_parts(answers_of(messages)))
 
 
 def _write_id(store: Store) -> str:

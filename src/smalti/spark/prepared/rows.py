@@ -125,15 +125,8 @@ def images_of_classes(table: PreparedTable, count: int) -> dict[str, list[bytes]
     paths_in: dict[str, dict[str, list[str]]] = {}
     for part, name, path in zip(*columns, strict=True):
         paths_in.setdefault(part, {}).setdefault(name, []).append(path)
-    chosen = choose_parts(paths_in, count)
-
-    def read(part: str) -> dict[str, bytes]:
-        rows = (row for batch in read_part(table.store, part, chosen[part]) for row in batch.to_pylist())
-        return {row["path"]: row["image"] for row in rows}
-
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="smalti-examples") as pool:
-        images = {path: image for read_images in pool.map(read, chosen) for path, image in read_images.items()}
-    name_of = {path: name for taken in chosen.values() for path, name in taken.items()}
+    name_of = {path: name for taken in choose_parts(paths_in, count).values() for path, name in taken.items()}
+    images = read_images(table, name_of)
     examples: dict[str, list[bytes]] = {}
     for path in sorted(images, key=lambda path: (name_of[path], path)):
         examples.setdefault(name_of[path], []).append(images[path])
@@ -173,11 +166,14 @@ def read_images(table: PreparedTable, paths: Collection[str]) -> dict[str, bytes
     Raises:
         StoreNotFound: A part is gone.
     """
-    wanted, images = _chosen(table, paths), dict[str, bytes]()
-    for part in pc.unique(wanted.column("part")).to_pylist():
-        for batch in read_labelled(table.store, part, wanted):
-            images |= zip(batch.column("path").to_pylist(), batch.column("image").to_pylist(), strict=True)
-    return images
+
+    def read(part: str) -> dict[str, bytes]:
+        rows = (row for batch in read_part(table.store, part, paths) for row in batch.to_pylist())
+        return {row["path"]: row["image"] for row in rows}
+
+    parts = pc.unique(_chosen(table, paths).column("part")).to_pylist()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="smalti-images") as pool:
+        return {path: image for images in pool.map(read, parts) for path, image in images.items()}
 
 
 def read_labelled(store: Store, part: str, files: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -326,10 +322,7 @@ def reshard_prepared(
         target.url,
         prepare=prepare,
         recipe=[_RECIPE, generation],
-        columns=sharding.columns,
-        compression=sharding.compression,
-        hashes=sharding.hashes,
-        size_limit=sharding.size_limit,
+        **vars(sharding),
         partition_by="split",
         lineage={**sharding.lineage(table), "generation": generation, **dict(lineage or {})},
         metadata=metadata,

@@ -13,7 +13,6 @@ Also here: what tasks do to write parts from prepared rows, or to copy them from
 import base64
 import hashlib
 import io
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,9 +34,10 @@ from smalti.format.hashing import new_hash
 from smalti.format.index import PARQUET
 from smalti.images.pixels import HASH_BYTES, perceptual_hash
 from smalti.regular_files import open_regular
+from smalti.spark.lineage import digest_of
 from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.reshard import SourceFile
-from smalti.spark.tasks import run_on_rows
+from smalti.spark.tasks import run_jobs
 from smalti.storage import Store, open_store
 from smalti.writer.tables.plan import Answers, Attempt, check_owner
 
@@ -132,10 +132,7 @@ class PreparedTable:
     @cached_property
     def digest(self) -> str:
         """sha256 of all rows, independent of their order and parts; hex."""
-        digest = hashlib.sha256()
-        for file in self.source_files():
-            digest.update(f"{file.path}\0{file.fingerprint}\n".encode("utf-8", "surrogateescape"))
-        return digest.hexdigest()
+        return digest_of((file.path, file.fingerprint) for file in self.source_files())
 
     def source_files(self) -> list[SourceFile]:
         """Return the usable images for `reshard_files`; a new file with the same row counts as unchanged."""
@@ -296,7 +293,7 @@ def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBat
 
     part = write_part(store, f"{write_id}/part-{attempt.name}.parquet", good())
     good_rows = [{**row, "part": part.raw.basename} for row in found] if part is not None else []
-    return _answer(part, pa.Table.from_pylist([*good_rows, *bad], ROW))
+    return _answer(part, [*good_rows, *bad])
 
 
 def copy_parts(
@@ -307,46 +304,43 @@ def copy_parts(
     Rows are copied because others in their part are not of the new version, or because the part is small.
 
     Returns:
-        Answers as of `write_prepared_rows`, without digests.
+        Answers as of `write_prepared_rows`, with nothing but path and part of each file.
     """
     if not copies:
         return []
-    rows: list[dict[str, Any]] = []
+    jobs: list[tuple[int, tuple[str, Sequence[str]]]] = []
     before = 0
     for part, paths in copies:
-        rows.append({"place": before // FULL_ROWS, "part": part.raw.basename, "paths": json.dumps(paths)})
+        jobs.append((before // FULL_ROWS, (part.raw.basename, paths)))
         before += len(paths)
-    num_tasks = min(rows[-1]["place"] + 1, _MAX_TASKS)
     work = partial(_copy_rows, store, write_id)
     if sum(part.raw.num_bytes for part, _ in copies) > _MAX_DRIVER_BYTES:
-        columns = "place int, part string, paths string"
-        return run_on_rows(spark, rows, columns, work, num_tasks=num_tasks, store=store)
+        return run_jobs(spark, jobs, work, num_tasks=min(jobs[-1][0] + 1, _MAX_TASKS), store=store)
 
     def run(task: int) -> tuple[Attempt, dict[str, Any]]:
-        own = pa.RecordBatch.from_pylist([row for row in rows if row["place"] == task])
         attempt = Attempt.new(task)
-        return attempt, work(iter([own]), attempt)
+        return attempt, work((job for job in jobs if job[0] == task), attempt)
 
     with ThreadPoolExecutor(_DRIVER_THREADS, thread_name_prefix="smalti-copy") as pool:
-        return list(pool.map(run, sorted({row["place"] for row in rows})))
+        return list(pool.map(run, sorted({task for task, _ in jobs})))
 
 
-def _copy_rows(store: Store, write_id: str, jobs: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+def _copy_rows(store: Store, write_id: str, jobs: Iterator[tuple[int, Any]], attempt: Attempt) -> dict[str, Any]:
     copied: list[str] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
-        for job in (job for batch in jobs for job in batch.to_pylist()):
-            for batch in read_part(store, job["part"], json.loads(job["paths"])):
+        for _, (source, paths) in jobs:
+            for batch in read_part(store, source, paths):
                 copied.extend(batch.column("path").to_pylist())
                 yield batch
 
     part = write_part(store, f"{write_id}/part-copy-{attempt.name}.parquet", rows())
-    return _answer(part, pa.table({"path": pa.array(copied, pa.string())}))
+    return _answer(part, [{"path": path, "part": part.raw.basename} for path in copied] if part is not None else [])
 
 
-def _answer(part: ShardInfo | None, files: pa.Table) -> dict[str, Any]:
+def _answer(part: ShardInfo | None, files: list[dict[str, Any]]) -> dict[str, Any]:
     parts = pack_shards([part] if part is not None else [])
-    return {"parts": parts, "files": base64.b64encode(ipc_file(files)).decode()}
+    return {"parts": parts, "files": base64.b64encode(ipc_file(pa.Table.from_pylist(files, ROW))).decode()}
 
 
 def parts_of(answers: Answers) -> list[ShardInfo]:

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smalti.catalog import Draft, Manifest, new_write_id, publish, rollback, vacuum
+from smalti.catalog import Draft, Manifest, new_write_id, rollback, vacuum
 from smalti.catalog.manifest import Header, read_manifest
-from smalti.catalog.opening import headers_before
 from smalti.catalog.publishing import check_target, replace_content
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import FILES as FILES_KIND
 from smalti.catalog.sidecars import entry_of
-from smalti.errors import CommitConflict, DatasetExists, SmaltiError, StoreError
+from smalti.errors import DatasetExists, SmaltiError, StoreError
 from smalti.format import ShardInfo
 from smalti.redaction import redact
 from smalti.sources.image_folder import ImageFolder
@@ -50,6 +49,7 @@ from smalti.spark.prepared.table import (
     write_prepared_rows,
 )
 from smalti.spark.reshard import publish_from
+from smalti.spark.rows import earlier_with
 from smalti.spark.tasks import decode_errors, run_here, run_tasks, session_of
 from smalti.storage import Store, open_store
 from smalti.writer.tables.plan import Answers
@@ -57,8 +57,6 @@ from smalti.writer.tables.plan import Answers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Prepare = Callable[[Sequence[str], str], Answers]
-"""Prepare the files with these paths into parts below this write id; answers as `write_prepared_rows`."""
 _RECIPE = 3  # increase it when the same file and options would give another image
 _SMALL_ROWS = FULL_ROWS // 4  # a part with fewer rows is small
 _MAX_SMALL_PARTS = 8  # more small parts than this are joined
@@ -122,21 +120,8 @@ def update_prepared(
         >>> update.prepared, update.kept
         (12, 0)
     """
-    options, store = options or PrepareOptions(), open_store(path, storage_options)
-    require_size(options)
-    update = _Update(store, folder, options)
-    if (found := update.find()) is not None:
-        return found
-
-    def prepare(paths: Sequence[str], write_id: str) -> Answers:
-        work = functools.partial(write_prepared_rows, store, write_id)
-        # Preparing a few files here takes less time than starting Spark.
-        is_few = len(paths) <= _MAX_LOCAL_FILES and _num_bytes(folder, paths) <= _MAX_LOCAL_BYTES
-        if update.newest is not None and is_few:
-            return run_here(work, prepare_here(folder, options, paths))
-        return run_tasks(prepare_with_sizes(session_of(spark), folder, options, only=paths), work, store=store)
-
-    return update.run(prepare, spark)
+    update = _Update(open_store(path, storage_options), folder, options)
+    return update.find() or update.run(spark)
 
 
 def find_prepared(
@@ -162,16 +147,16 @@ def find_prepared(
         >>> find_prepared(list_images("photos"), "s3://bucket/prepared").kept  # nothing to do
         12
     """
-    options = options or PrepareOptions()
-    require_size(options)
     return _Update(open_store(path, storage_options), folder, options).find()
 
 
 class _Update:
     """One update: the wanted files, and the versions there are."""
 
-    def __init__(self, store: Store, folder: ImageFolder, options: PrepareOptions) -> None:
-        self.store, self.folder, self.options = store, folder, options
+    def __init__(self, store: Store, folder: ImageFolder, given: PrepareOptions | None) -> None:
+        self.store, self.folder, self.options = store, folder, given or PrepareOptions()
+        options = self.options
+        require_size(options)
         facts = [_RECIPE, redact(folder.source), options.size, options.quality]
         self.recipe = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
         """Digest of the folder and of the options that decide which image a file becomes.
@@ -209,7 +194,7 @@ class _Update:
             table = table_in(self.store, rollback(self.store, found.version))
         return PreparedUpdate(table, prepared=0, kept=table.files.num_rows, removed=0)
 
-    def run(self, prepare: Prepare, spark: "SparkSession | Callable[[], SparkSession]") -> PreparedUpdate:
+    def run(self, spark: "SparkSession | Callable[[], SparkSession]") -> PreparedUpdate:
         """Prepare, copy, publish."""
         header = self._header_with(
             lambda header: (entry_of(header.sidecars, FILES_KIND) or {}).get("recipe") == self.recipe
@@ -221,7 +206,7 @@ class _Update:
         write_id = new_write_id()
         markers.begin(self.store, write_id)
         try:
-            answers = prepare(fresh, write_id) if fresh else []
+            answers = self._prepare(spark, fresh, write_id) if fresh else []
             results = pa.concat_tables([same.select(ROW.names), files_of(answers)])
             files = self.wanted.join(results, "path", join_type="left outer").sort_by("path")
             files = files.select(FILES.names).cast(FILES).combine_chunks()
@@ -260,13 +245,23 @@ class _Update:
         kept_files = files.num_rows - len(fresh)
         return PreparedUpdate(table, prepared=len(fresh), kept=kept_files, removed=gone, num_bytes=num_bytes)
 
+    def _prepare(
+        self, spark: "SparkSession | Callable[[], SparkSession]", paths: Sequence[str], write_id: str
+    ) -> Answers:
+        """Prepare files into parts below a write id; answers as `write_prepared_rows`."""
+        work = functools.partial(write_prepared_rows, self.store, write_id)
+        # Preparing a few files here takes less time than starting Spark.
+        is_few = len(paths) <= _MAX_LOCAL_FILES and _num_bytes(self.folder, paths) <= _MAX_LOCAL_BYTES
+        if self.newest is not None and is_few:
+            return run_here(work, prepare_here(self.folder, self.options, paths))
+        frame = prepare_with_sizes(session_of(spark), self.folder, self.options, only=paths)
+        return run_tasks(frame, work, store=self.store)
+
     def _header_with(self, fits: Callable[[Header], bool]) -> Header | None:
         """Return the newest version that fits and was not vacuumed."""
         if self.newest is None or fits(self.newest):
             return self.newest
-        before = headers_before(self.store, self.newest)
-        expired = self.newest.expired
-        return next((header for header in before if header.version not in expired and fits(header)), None)
+        return earlier_with(self.store, self.newest, fits)
 
     def _check_policy(self, files: pa.Table) -> None:
         """Raise an error that names every bad file, found now or earlier, if the policy is `fail` or none is good."""
@@ -276,16 +271,9 @@ class _Update:
 
     def _publish(self, draft: Draft, base: Header | None) -> Manifest:
         newest = self.newest
-        if newest is None:
-            try:
-                return publish(self.store, draft, mode="create")
-            except DatasetExists as error:
-                raise CommitConflict(
-                    f"{self.store.url}: another update published first; nothing of this one is visible. Update again",
-                    write_id=draft.write_id,
-                ) from error
-        if base is newest:
-            return publish_from(self.store, read_manifest(self.store, newest), draft, operation="overwrite")
+        if newest is None or base is newest:
+            manifest = None if newest is None else read_manifest(self.store, newest)
+            return publish_from(self.store, manifest, draft, operation="overwrite")
         # Parts of an older version may be removed by a vacuum, which publishes: then this fails.
         return replace_content(self.store, draft, based_on=newest.version, operation="overwrite")
 
@@ -313,14 +301,7 @@ def _divide(parts: Sequence[ShardInfo], same: pa.Table) -> tuple[list[ShardInfo]
 
 def _moved(files: pa.Table, copied: Answers) -> pa.Table:
     """Return the table of files with the parts to which rows were copied."""
-    places = {
-        path: part.raw.basename
-        for answer in copied
-        for part in parts_of([answer])
-        for path in files_of([answer]).column("path").to_pylist()
-    }
-    if not places:
-        return files
-    columns = zip(files.column("path").to_pylist(), files.column("part").to_pylist(), strict=True)
-    parts = pa.array([places.get(path, part) for path, part in columns], pa.string())
+    moved = files_of(copied)
+    places = pc.index_in(files.column("path"), moved.column("path").combine_chunks())
+    parts = pc.coalesce(moved.column("part").take(places), files.column("part"))
     return files.set_column(FILES.get_field_index("part"), FILES.field("part"), parts)

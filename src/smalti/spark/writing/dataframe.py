@@ -26,10 +26,11 @@ from smalti.spark.lineage import require_unchanged, source_of, write_id_of
 from smalti.spark.prepare import policy_and_columns
 from smalti.spark.tasks import (
     decode_errors,
+    make_frame,
     quoted,
     require_frame,
     require_reach,
-    run_on_rows,
+    run_jobs,
     run_tasks,
     select_columns,
 )
@@ -285,7 +286,7 @@ def learn_columns(frame: "DataFrame", rows: InputRows, output: OutputColumns) ->
         schema = rows.first_transformed(batches)
         return {"schema": None if schema is None else base64.b64encode(schema.serialize()).decode()}
 
-    for _, answer in run_on_rows(frame.sparkSession, first, frame.schema, work):
+    for _, answer in run_tasks(make_frame(frame.sparkSession, first, frame.schema).coalesce(1), work):
         if answer["schema"] is not None:
             return output.of_transformed(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(answer["schema"]))))
     raise no_output(len(first))
@@ -323,12 +324,7 @@ def join_on_executors(spark: "SparkSession | Callable[[], SparkSession]") -> Joi
     """Return the function that joins shards by a Spark job."""
 
     def join_many(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
-        def join(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
-            listed = ((row["place"], row["shards"]) for batch in batches for row in batch.to_pylist())
-            return join_rows(plan, listed, attempt)
-
-        num_tasks = min(len(rows), _MAX_TASKS)
-        return run_on_rows(spark, rows, "place int, shards string", join, num_tasks=num_tasks)
+        return run_jobs(spark, rows, functools.partial(join_rows, plan), num_tasks=min(len(rows), _MAX_TASKS))
 
     return join_many
 

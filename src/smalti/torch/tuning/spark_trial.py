@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from smalti.errors import MissingDependency, TrainingError
-from smalti.process import is_connect, use_driver_python
+from smalti.process import is_connect, use_driver_python, variables_set
 from smalti.storage.schemes import secret_variables, store_variables
 from smalti.torch.train.launchers.processes import run_in_processes
-from smalti.torch.train.launchers.spark import Broadcasted, importable, options_of, read_source, variables_set
+from smalti.torch.train.launchers.spark import Broadcasted, importable, options_of, read_source
 from smalti.torch.train.launchers.start import Program, pickled, run_program, unpickled
 from smalti.torch.train.run.events import OnEvent
 from smalti.torch.train.run.store import following_run

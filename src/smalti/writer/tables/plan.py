@@ -15,6 +15,7 @@ Also here: rows of prepared images that have no image, and the policy for them.
 import itertools
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -323,6 +324,7 @@ class WritePlan:
     is_loose: bool = False
     """True if no version is published, and the shards of each task are a folder of their own below the root."""
 
+    @contextmanager
     def uploader(
         self,
         schema: Schema,
@@ -331,8 +333,8 @@ class WritePlan:
         *,
         uploads: UploadOptions | None = None,
         spare: SpareMemory | None = None,
-    ) -> ShardUploader:
-        """Return an uploader of shards of a split.
+    ) -> Iterator[ShardUploader]:
+        """Yield an uploader of shards of a split, which is aborted if the block raises.
 
         Args:
             schema: Columns of the shards.
@@ -344,7 +346,12 @@ class WritePlan:
         path = f"{self.write_id}{'-' if self.is_loose else '/'}{folder}"
         builder = ShardBuilder(schema, self.options, allow_unsafe_types=self.output.allow_unsafe_types, spare=spare)
         prefix = path if split is None else f"{split}/{path}"
-        return ShardUploader(self.store, prefix, builder, partition=split, uploads=uploads or self.uploads)
+        uploader = ShardUploader(self.store, prefix, builder, partition=split, uploads=uploads or self.uploads)
+        try:
+            yield uploader
+        except BaseException:
+            uploader.abort()
+            raise
 
 
 def plan_rows(

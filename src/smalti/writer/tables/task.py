@@ -4,8 +4,8 @@ A task answers with the entries of its shards after the store has acknowledged a
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -27,10 +27,21 @@ _SPARE = SpareMemory()
 """Buffers for reuse by the tasks of this process, which run one after the other."""
 
 
-def write_shards(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+def write_shards(
+    plan: WritePlan,
+    batches: Iterator[pa.RecordBatch],
+    attempt: Attempt,
+    on_rows: Callable[[str | None, pa.RecordBatch], None] | None = None,
+) -> dict[str, Any]:
     """Write the rows of a part as shards, and return the entries of these shards.
 
     Nothing is left in the store that the answer does not name, unless the process is killed.
+
+    Args:
+        plan: The plan.
+        batches: Rows as they arrive.
+        attempt: The attempt at the task.
+        on_rows: Called with the rows to store, in order, and their split.
 
     Raises:
         SchemaError: A value cannot be stored; the message names part, column and row.
@@ -41,6 +52,8 @@ def write_shards(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: At
     with TaskWriter(plan, attempt) as writer:
         for batch in rows:
             for split, part in by_split(batch, plan.input.partition_by):
+                if on_rows is not None:
+                    on_rows(split, part)
                 writer.write_batch(split, part)
         return writer.finish()
 
@@ -57,6 +70,7 @@ class TaskWriter:
         self._attempt = attempt
         self._table, self._schema = plan.output.table, plan.output.schema
         self._uploaders: dict[str | None, ShardUploader] = {}
+        self._open = ExitStack()
         driver_syncs = plan.disk is not None and plan.store.disk() == plan.disk
         self._uploads = replace(plan.uploads, is_synced=False) if driver_syncs else plan.uploads
         self._rows = 0
@@ -122,10 +136,7 @@ class TaskWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            return
-        for uploader in self._uploaders.values():
-            uploader.abort()
+        self._open.__exit__(kind, error, trace)
         where = self._plan.input.where(self._attempt)
         if isinstance(error, SchemaError) and not error.message.startswith(where):
             # The sample numbers of its message count from the start of the part.
@@ -148,7 +159,9 @@ class TaskWriter:
                     "splits such as train and validation",
                     column=column,
                 )
-            uploader = plan.uploader(schema, split, self._attempt.name, uploads=self._uploads, spare=_SPARE)
+            uploader = self._open.enter_context(
+                plan.uploader(schema, split, self._attempt.name, uploads=self._uploads, spare=_SPARE)
+            )
             self._uploaders[split] = uploader
         return uploader
 

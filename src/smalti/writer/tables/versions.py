@@ -45,6 +45,7 @@ from smalti.writer.tables.plan import Answers, Attempt, WriteOptions, WritePlan,
 _TABLE_SHARDS = 4096  # from this many on, shards are kept as a table, which takes a tenth of the memory
 _MAX_DRIVER_BYTES = 32 << 20  # joined by the process that publishes, which is faster than starting tasks
 _PARALLEL_DELETES = 16
+_JOINING_THREADS = 4
 _KEYS_PER_SYNC = 4096
 _ID_VERSION = 1  # increase it to make the same job write again instead of finding what it has published
 _NOT_IN_ID = (
@@ -211,7 +212,7 @@ class Packed:
             yield part, part.count - (id(part) in in_runs)
 
 
-def pack(plan: WritePlan, answers: Answers, options: WriteOptions, join_many: JoinMany) -> Packed:
+def pack(plan: WritePlan, answers: Answers, options: WriteOptions, join_many: JoinMany | None) -> Packed:
     """Return the shards of all tasks in order, with small last ones joined; blocks while these are written.
 
     `answers` is emptied: with a million shards it is large. No shards are joined with `target_shards`, or
@@ -272,18 +273,19 @@ def find_runs(parts: Sequence[TaskShards], compression: str | None = None) -> Ru
     return [run for run in runs if len(run) > 1]
 
 
-def join_runs(plan: WritePlan, runs: Runs, join_many: JoinMany) -> list[ShardInfo]:
+def join_runs(plan: WritePlan, runs: Runs, join_many: JoinMany | None) -> list[ShardInfo]:
     """Return one shard in the store for each run; blocks until all are written.
 
-    Small runs are joined here, others by `join_many`.
+    Small runs are joined by threads of this process, others by `join_many` if there is one.
 
     Raises:
         SmaltiError: A shard that a task wrote cannot be read again, or an answer is another task's.
     """
     tails = [[part.tail for part in run] for run in runs]
-    if sum(info.raw.num_bytes for infos in tails for info in infos) <= _MAX_DRIVER_BYTES:
-        attempt = Attempt.new(0)
-        return [join_shards(plan, infos, place, attempt) for place, infos in enumerate(tails)]
+    if join_many is None or sum(info.raw.num_bytes for infos in tails for info in infos) <= _MAX_DRIVER_BYTES:
+        attempts = itertools.repeat(Attempt.new(0))
+        with ThreadPoolExecutor(_JOINING_THREADS, thread_name_prefix="smalti-join") as pool:
+            return list(pool.map(functools.partial(join_shards, plan), tails, itertools.count(), attempts))
     rows = [(place, pack_shards(infos)) for place, infos in enumerate(tails)]
     answers = join_many(plan, rows)
     found = {}
@@ -317,8 +319,7 @@ def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt
         StoreError: One cannot be read, or the new one cannot be stored.
     """
     folder = _joined_folder(place, attempt)
-    uploader = plan.uploader(infos[0].schema, infos[0].partition, folder)
-    try:
+    with plan.uploader(infos[0].schema, infos[0].partition, folder) as uploader:
         for info in infos:
             with open_checked(plan.store, info) as shard:
                 samples = shard.stored_samples()
@@ -326,9 +327,6 @@ def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt
         (joined,) = uploader.finish()
         if joined.samples != sum(info.samples for info in infos):
             raise SmaltiError(f"{joined.raw.basename}: {joined.samples} samples after joining; nothing was published")
-    except BaseException:
-        uploader.abort()
-        raise
     return joined
 
 
@@ -345,7 +343,7 @@ def delete_all(store: Store, keys: list[str]) -> None:
 
 
 def publish_shards(
-    plan: WritePlan, write: Write, options: WriteOptions, answers: Answers, join_many: JoinMany, watch: SyncWatch
+    plan: WritePlan, write: Write, options: WriteOptions, answers: Answers, join_many: JoinMany | None, watch: SyncWatch
 ) -> tuple[Manifest, Sequence[ShardInfo]]:
     """Publish the shards that the tasks of a plan wrote as a version; blocks until that is done.
 
@@ -354,7 +352,7 @@ def publish_shards(
         write: The write that it is for.
         options: Options of the caller.
         answers: One answer per task, in order; the list is emptied.
-        join_many: Joins shards where they are too many for this process.
+        join_many: Joins shards where they are too many for this process; None has it join all of them.
         watch: How to sync the shards that tasks on this machine left to this process; from `begun`.
 
     Returns:

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from smalti.errors import MissingDependency, SmaltiError, StoreError, TrainingError
-from smalti.process import end_with_parent, is_connect, use_driver_python
+from smalti.process import end_with_parent, is_connect, use_driver_python, variables_set
 from smalti.regular_files import read_regular_text
 from smalti.storage import Place, Store, open_store
 from smalti.storage.errors import is_transient
@@ -191,21 +191,6 @@ def _session(config: RunConfig) -> Any:
             f"launcher '{config.launcher}' found no Spark session and could not start one: {error} Start a "
             "session first, or install Java 17 or later; launcher='processes' needs neither."
         ) from error
-
-
-@contextlib.contextmanager
-def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables in the body."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _as_error(config: RunConfig, error: Exception, attempt: str) -> TrainingError:
