@@ -27,7 +27,7 @@ EXTRA_OF = {
 
 
 def import_attribute(module: str, name: str, *, extra: str = "") -> Any:
-    """Return the attribute `name` of a module of Smalti, which is imported now; `extra` installs all that it needs.
+    """Return an attribute of a module, which is imported now; `extra` installs all that a module of Smalti needs.
 
     Raises:
         MissingDependency: the module needs an optional package that is not installed.

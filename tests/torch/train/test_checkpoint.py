@@ -17,7 +17,7 @@ from smalti.errors import CheckpointError
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.checkpoint import CheckpointFolder
-from smalti.torch.train.run.snapshot import Snapshot, load_checkpoint
+from smalti.torch.train.run.files import Snapshot, load_checkpoint
 from smalti.torch.train.run.store import LocalRun
 from smalti.torch.train.trainer.task import save_model
 

@@ -13,8 +13,7 @@ from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.launchers.preflight import _check_here
 from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.checkpoint import CheckpointFolder
-from smalti.torch.train.run.files import copy_files
-from smalti.torch.train.run.snapshot import Snapshot
+from smalti.torch.train.run.files import Snapshot, copy_files
 from smalti.torch.train.run.store import StoreRun
 from smalti.torch.train.trainer.task import save_model
 from smalti.torch.tuning.journal import StoreJournal

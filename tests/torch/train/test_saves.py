@@ -17,7 +17,7 @@ from smalti.torch.train.life import BY_FUNCTION, Life, Saves, StopSignal, checke
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.run.checkpoint import CheckpointFolder, ignore
 from smalti.torch.train.run.events import EventLog, read_lines
-from smalti.torch.train.run.snapshot import Snapshot
+from smalti.torch.train.run.files import Snapshot
 from smalti.torch.train.run.store import LocalRun, StoreRun, run_lock
 from smalti.world import World
 from tests.stores.memory import MemoryStore

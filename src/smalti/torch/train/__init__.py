@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from smalti.torch.train.result import TrainResult
     from smalti.torch.train.run.checkpoint import CheckpointFolder, Loaded
     from smalti.torch.train.run.events import EventTail
-    from smalti.torch.train.run.snapshot import Snapshot
+    from smalti.torch.train.run.files import Snapshot
     from smalti.torch.train.run.store import read_sample_order
     from smalti.torch.train.tasks.images import build_model
     from smalti.torch.train.trainer.task import Batch, Outcome, Task
@@ -34,7 +34,7 @@ _HOMES = {
     "Outcome": "trainer.task",
     "Predictor": "predictor",
     "RunConfig": "config",
-    "Snapshot": "run.snapshot",
+    "Snapshot": "run.files",
     "Task": "trainer.task",
     "TrainConfig": "config",
     "TrainResult": "result",

@@ -23,8 +23,7 @@ from smalti.torch.train.config import RunConfig
 from smalti.torch.train.data import MIXTURE, EvaluationLoader, PinnedData, Pins, TrainingLoader, cursor_name
 from smalti.torch.train.life import BY_FUNCTION, DONE, Life, Saves, checked_step
 from smalti.torch.train.ranks import memory_figures, pace_figures
-from smalti.torch.train.run.files import pack_state, unpack_state
-from smalti.torch.train.run.snapshot import Snapshot
+from smalti.torch.train.run.files import Snapshot, pack_state, unpack_state
 
 T = TypeVar("T")
 _KIND = "function"

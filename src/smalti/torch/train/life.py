@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -33,10 +33,12 @@ from smalti.errors import CheckpointError, SmaltiError, TrainingError
 from smalti.ledger import LedgerWriter
 from smalti.process import is_orphan
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.ranks import Ranks, joined_ranks
+from smalti.torch.train.ranks import Ranks, has_lost_rank, joined_ranks
 from smalti.torch.train.run.checkpoint import CheckState
 from smalti.torch.train.run.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.run.files import (
+    Identity,
+    Snapshot,
     Written,
     check_equal,
     copy_files,
@@ -44,7 +46,6 @@ from smalti.torch.train.run.files import (
     given_files,
     hashes_of,
 )
-from smalti.torch.train.run.snapshot import Snapshot
 from smalti.torch.train.run.store import SAMPLES_FOLDER, LocalRun, opened_run
 
 BY_FUNCTION, DONE = "`request_stop`", "`stop`"
@@ -169,6 +170,7 @@ def begun_life(
 _LAST_STEP = 10**15
 _OWN_SHARE = 0.8  # of `timeout_seconds`: rank 0 waits for its thread while the others wait for rank 0
 _log = logging.getLogger("smalti.train")
+T = TypeVar("T")
 MakeSnapshot = Callable[[], Snapshot]
 Files = str | Path | None
 
@@ -188,7 +190,7 @@ class _Write:
     """Seconds that the loop waited."""
     seconds: float = 0.0
     """From the call of `save` to the end."""
-    fault: Exception | None = None
+    fault: SmaltiError | None = None
     thread: threading.Thread = field(init=False)
     began: float = field(default_factory=time.perf_counter)
 
@@ -374,62 +376,51 @@ class Saves:
 
     def _agree(self, step: int, files: Files) -> tuple[list[str] | None, str]:
         """Return the files that this rank contributes, None if no rank has any, and a token that is equal on all."""
-        fault, given = self._fault_of_last(), {}
-        if fault is None:
-            try:
-                if step < self._last_step:
-                    raise TrainingError(
-                        f"a checkpoint of step {step} cannot be saved after that of step {self._last_step}: it would "
-                        "be older, and not be kept. Count the steps on from `context.latest().step`.",
-                        step=step,
-                    )
-                given = given_files(files)
-            except SmaltiError as error:
-                fault = error
-        offers = self._ranks.gather((fault, given, secrets.token_hex(4), step), "begin a checkpoint")
-        self._raise_first([found for found, _, _, _ in offers])
-        steps = [each for _, _, _, each in offers]
+
+        def offer() -> tuple[dict[str, Identity], str, int]:
+            self._raise_fault()
+            if step < self._last_step:
+                raise TrainingError(
+                    f"a checkpoint of step {step} cannot be saved after that of step {self._last_step}: it would "
+                    "be older, and not be kept. Count the steps on from `context.latest().step`.",
+                    step=step,
+                )
+            return given_files(files), secrets.token_hex(4), step
+
+        offers = self._run_on_all(offer, "begin a checkpoint")
+        steps = [each for _, _, each in offers]
         if len(set(steps)) > 1:
             raise TrainingError(f"`save` was called for different steps, by rank {steps}; call it with one step.")
         self._announce()
         self._last_step = step
         self.checkpoints.begin(step)
-        names = [offered for _, offered, _, _ in offers]
+        names = [offered for offered, _, _ in offers]
+        given = names[self._ranks.rank]
         if doubtful := doubtful_names(names):
-            source, own = files or "", [name for name in doubtful if name in given]
-            hashes: dict[str, str] = {}
-            try:
-                hashes = hashes_of(source, own)
-            except SmaltiError as error:
-                fault = error
-            found = self._ranks.gather((fault, hashes), "compare files of one name")
-            self._raise_first([each for each, _ in found])
-            check_equal([each for _, each in found])
+            mine = [name for name in doubtful if name in given]
+            check_equal(self._run_on_all(lambda: hashes_of(files or "", mine), "compare files of one name"))
         # Of files that several ranks give, the lowest rank contributes one.
         own = [name for name in given if not any(name in offer for offer in names[: self._ranks.rank])]
-        return (own if any(names) else None), offers[0][2]
+        return (own if any(names) else None), offers[0][1]
 
     # ------------------------------------------------------------ the thread
 
     def _write(self, write: _Write, put_samples: Callable[[], None]) -> None:
-        try:
-            written: dict[str, Written] = {}
-            fault: SmaltiError | None = None
-            try:
+        def contribute() -> dict[str, Written]:
+            with _as_smalti_error(self._ranks.rank):
                 put_samples()
-                written = self.checkpoints.contribute(write.step, write.staging, write.names)
-            except Exception as error:  # noqa: BLE001 - raised on all ranks
-                fault = _as_smalti_error(error, self._ranks.rank)
-            outcomes = self._apart.gather((fault, written), f"write the checkpoint of step {write.step}")
-            write.fault = next((found for found, _ in outcomes if found is not None), None)
-            if write.fault is None and write.snapshot is not None:
-                files = {name: file for _, part in outcomes for name, file in part.items()}
-                self.checkpoints.save(write.snapshot, write.staging, files)
-            else:
-                self.checkpoints.discard(write.staging, is_first=self._ranks.is_first)
-        except Exception as error:  # noqa: BLE001 - raised on all ranks
-            write.fault = _as_smalti_error(error, self._ranks.rank)
+                return self.checkpoints.contribute(write.step, write.staging, write.names)
+
+        try:
+            with _as_smalti_error(self._ranks.rank):
+                parts = self._apart.run_on_all(contribute, f"write the checkpoint of step {write.step}")
+                if write.snapshot is not None:
+                    files = {name: file for part in parts for name, file in part.items()}
+                    self.checkpoints.save(write.snapshot, write.staging, files)
+        except SmaltiError as error:  # raised on all ranks
+            write.fault = error
         finally:
+            self.checkpoints.discard(write.staging, is_first=self._ranks.is_first)
             write.snapshot = None
             write.seconds = time.perf_counter() - write.began
 
@@ -471,23 +462,27 @@ class Saves:
         self._await(min(self._timeout, self._grace))
         with self._closing:
             self._is_closed = True
-        if (fault := self._fault_of_last()) is not None:
-            _log.error("the last checkpoint was not written: %s", fault)
+        if self._last is not None and self._last.fault is not None:
+            _log.error("the last checkpoint was not written: %s", self._last.fault)
 
-    def _fault_of_last(self) -> Exception | None:
-        return None if self._last is None else self._last.fault
+    def _raise_fault(self) -> None:
+        """Raise the fault of the last write on this rank, if there is one."""
+        if self._last is not None and self._last.fault is not None:
+            raise self._last.fault
 
     def _settle(self) -> None:
         """Raise the fault of the last write on all ranks if there is one on any, else announce it."""
-        self._raise_first(self._ranks.gather(self._fault_of_last(), "end a checkpoint"))
+        self._run_on_all(self._raise_fault, "end a checkpoint")
         self._announce()
 
-    def _raise_first(self, faults: Sequence[Exception | None]) -> None:
-        for fault in faults:
-            if fault is not None:
-                if self._last is not None and not self._last.thread.is_alive():
-                    self._last = None
-                raise fault
+    def _run_on_all(self, act: Callable[[], T], what: str) -> list[T]:
+        """Call `act` on all ranks; a fault of one is raised on all, and the last write is forgotten if it is over."""
+        try:
+            return self._ranks.run_on_all(act, what)
+        except SmaltiError as error:
+            if self._last is not None and not self._last.thread.is_alive() and not has_lost_rank(error):
+                self._last = None
+            raise
 
     def _announce(self) -> None:
         """Record that the last checkpoint was published, once."""
@@ -530,9 +525,13 @@ def _copied(snapshot: Snapshot) -> Snapshot:
     return Snapshot(snapshot.step, tensors, copy.deepcopy(dict(snapshot.state)))
 
 
-def _as_smalti_error(error: Exception, rank: int) -> SmaltiError:
-    if isinstance(error, SmaltiError):
-        return error
-    fault = CheckpointError(f"rank {rank} could not write a checkpoint: {type(error).__name__}: {error}", rank=rank)
-    fault.__cause__ = error
-    return fault
+@contextlib.contextmanager
+def _as_smalti_error(rank: int) -> Iterator[None]:
+    """Raise an exception of the body as a SmaltiError."""
+    try:
+        yield
+    except SmaltiError:
+        raise
+    except Exception as error:
+        fault = f"rank {rank} could not write a checkpoint: {type(error).__name__}: {error}"
+        raise CheckpointError(fault, rank=rank) from error

@@ -23,13 +23,14 @@ from smalti.dataset.epoch_reader import rows_of
 from smalti.errors import BadImageError, SchemaError, TrainingError
 from smalti.images.header import exif_orientation
 from smalti.images.pixels import turn_upright
-from smalti.regular_files import open_regular, read_regular
+from smalti.regular_files import read_regular
 from smalti.storage import LocalStore, open_store
 from smalti.storage.local_files import local_files
 from smalti.torch.collate import SampleCollate, columns_to_tensors
 from smalti.torch.train.context import Context
 from smalti.torch.train.launchers.spark import importable, read_source
 from smalti.torch.train.launchers.start import Program, launch, pickled, unpickled
+from smalti.torch.train.run.files import sha256_of
 from smalti.torch.train.tasks.images import ImageClassification, logits_of
 from smalti.torch.train.trainer.loop import open_split
 from smalti.torch.train.trainer.step import evaluate
@@ -37,7 +38,6 @@ from smalti.torch.train.trainer.task import MARKS, Batch, Task, load_model, task
 
 _KEPT = 2  # models that a process keeps for further copies
 _UPRIGHT = 1  # EXIF orientation of an image that need not be turned
-_CHUNK = 1 << 20  # bytes read at once
 _UNKNOWN = 100.0
 """A class that the model does not know has a score so far below the lowest of those that it knows."""
 
@@ -303,10 +303,7 @@ def _digest_of(folder: Path, address: str) -> str:
         )
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-        with open_regular(path) as file:
-            while part := file.read(_CHUNK):
-                digest.update(part)
+        digest.update(f"{path.name} {sha256_of(path)}\n".encode())
     return digest.hexdigest()
 
 

@@ -135,14 +135,14 @@ class Ranks:
         """Call `act` on rank 0 as `run_long` does, and return its result on every rank."""
         return self.share(self.run_long(lambda: act() if self.is_first else None, what), what)  # type: ignore[return-value]  # rank 0's
 
-    def run_on_all(self, act: Callable[[], T], what: str) -> list[T | None]:
+    def run_on_all(self, act: Callable[[], T], what: str) -> list[T]:
         """Call `act` on every rank and return the results in order of rank; a SmaltiError of one is raised on all."""
-        outcome: tuple[T | None, SmaltiError | None] = (None, None)
+        outcome: tuple[Any, SmaltiError | None]
         try:
             outcome = (act(), None)
         except SmaltiError as error:
             outcome = (None, error)
-        outcomes = self.gather(outcome, what)
+        outcomes: list[tuple[Any, SmaltiError | None]] = self.gather(outcome, what)
         for _, fault in outcomes:
             if fault is not None:
                 raise fault

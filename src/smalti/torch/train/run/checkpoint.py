@@ -17,7 +17,7 @@ Intended behaviour:
 5. One process writes at a time (`store.run_lock`), and in a store the newest life, which `store` describes. What a
    killed process left is removed by the next save.
 
-The files of one checkpoint are in `snapshot`.
+The files of one checkpoint are in `files`.
 """
 
 import contextlib
@@ -39,20 +39,18 @@ from smalti.storage import Store
 from smalti.storage.local import sync_path
 from smalti.storage.store import check_key
 from smalti.torch.train.run.files import (
-    FILES,
-    Written,
-    read_json,
-    sha256_of,
-    sync_folder,
-)
-from smalti.torch.train.run.snapshot import (
     BEFORE_LIVES,
     CHECKSUMS_FILE,
+    FILES,
     STATE_FILE,
     CheckpointName,
     Snapshot,
+    Written,
     load_checkpoint,
     read_checksums,
+    read_json,
+    sha256_of,
+    sync_folder,
     verify_checkpoint,
     write_checkpoint,
 )

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from smalti.catalog import Manifest
-from smalti.errors import BadImageError, MissingDependency, SchemaError, TrainingError
+from smalti.errors import BadImageError, SchemaError, TrainingError
+from smalti.extras import import_attribute
 from smalti.images import decode_batch
 from smalti.images.batches import uniform
 from smalti.torch.train.config import ImageOptions, TrainConfig, find_named
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.run.files import read_json
-from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, blank_batch, on_device, sent, whole_numbers
+from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, on_device, sent, whole_numbers
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -163,8 +164,8 @@ class ImageClassification(ImageOptions, Task):
 
     def example(self, config: TrainConfig, device: torch.device) -> Batch:  # noqa: ARG002
         """Return two black images."""
-        pixels = torch.zeros(2, 3, self.image_size, self.image_size)
-        return blank_batch({"pixels": pixels, "labels": torch.zeros(2, dtype=torch.int64)}, device)
+        pixels, zeros = torch.zeros(2, 3, self.image_size, self.image_size), torch.zeros(2, dtype=torch.int64)
+        return on_device({"pixels": pixels, "labels": zeros, **dict.fromkeys(MARKS, zeros)}, device)
 
     def report(self, config: TrainConfig, device: torch.device) -> "Confusion":  # noqa: ARG002
         """Return the counts of answers by class."""
@@ -174,7 +175,7 @@ class ImageClassification(ImageOptions, Task):
         """Return the classifier in a folder."""
         if "architectures" not in read_json(folder / "config.json"):  # no model of transformers
             return super().load_model(folder, config)
-        auto = _transformers().AutoModelForImageClassification
+        auto = import_attribute("transformers", "AutoModelForImageClassification")
         model: nn.Module = auto.from_pretrained(str(folder), local_files_only=True)
         return model
 
@@ -232,9 +233,10 @@ def build_model(config: TrainConfig) -> nn.Module:
         labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
     model: nn.Module
     if config.weights is not None:
+        auto = import_attribute("transformers", "AutoModelForImageClassification")
         try:
             # The pretrained head has other classes: a new head is drawn where the shapes differ.
-            model = _transformers().AutoModelForImageClassification.from_pretrained(
+            model = auto.from_pretrained(
                 config.weights, use_safetensors=True, trust_remote_code=False, ignore_mismatched_sizes=True, **labels
             )
         except (OSError, ValueError, RuntimeError) as error:
@@ -283,8 +285,7 @@ def _mobilenet_v2(options: ImageOptions, labels: dict[str, Any]) -> nn.Module:
     transformers draws all weights with a deviation of 0.02, whatever the fan. He's rule, and residual blocks that begin
     as identities, raised held-out accuracy on the demo's flowers from 0.60 to 0.72 in the same 480 steps.
     """
-    transformers = _transformers()
-    settings = transformers.MobileNetV2Config(
+    settings = import_attribute("transformers", "MobileNetV2Config")(
         depth_multiplier=options.width,
         image_size=options.image_size,
         # TensorFlow's asymmetric padding is needed for its published weights only; it costs a third of a CPU's speed.
@@ -293,7 +294,7 @@ def _mobilenet_v2(options: ImageOptions, labels: dict[str, Any]) -> nn.Module:
         classifier_dropout_prob=_DROPOUT,
         **labels,
     )
-    model: nn.Module = transformers.MobileNetV2ForImageClassification(settings)
+    model: nn.Module = import_attribute("transformers", "MobileNetV2ForImageClassification")(settings)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")
@@ -301,17 +302,6 @@ def _mobilenet_v2(options: ImageOptions, labels: dict[str, Any]) -> nn.Module:
             last: Any = module.reduce_1x1
             nn.init.zeros_(last.normalization.weight)
     return model
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingDependency(
-            "transformers is not installed; it is needed to build this model: pip install 'smalti[train]'.",
-            package="transformers",
-        ) from error
-    return transformers
 
 
 # ------------------------------------------------------------ the report

@@ -53,7 +53,6 @@ _FLUSH_SECONDS = 3.0  # between two requests
 _RETRY_SECONDS = 15.0  # after a fault
 _MAX_METRICS = 1000  # in one request, as the server demands
 _MAX_WAITING = 50_000  # metrics that are kept for a server that does not answer
-_MAX_PARAMS = 100  # in one request
 _MAX_VALUE = 6000  # characters of a parameter
 _MAX_NAME = 250  # characters of the name of a metric or parameter
 _REFUSED = re.compile(r"[^/\w.\- :]")  # characters in such a name
@@ -228,13 +227,13 @@ class MlflowRun:
                 # Other addresses, such as those of databases, open no page, and may contain secrets.
                 is_web = self._server.startswith(("http:", "https:"))
                 self.link = f"{self._server.rstrip('/')}/#/{page}" if is_web else page
-            while self._unsent:
-                sent = dict(list(self._unsent.items())[:_MAX_PARAMS])
-                client.log_batch(self._run_id, params=[entities.Param(name, text) for name, text in sent.items()])
-                self._unsent = {name: text for name, text in self._unsent.items() if name not in sent}
             names = [name for name in ("life", "num_ranks", "num_hosts", "device") if name in self._start]
-            tags = [entities.RunTag(f"smalti.{name}", str(self._start[name])) for name in names]
-            client.log_batch(self._run_id, tags=tags)
+            client.log_batch(  # in as many requests as the server demands
+                self._run_id,
+                params=[entities.Param(name, text) for name, text in self._unsent.items()],
+                tags=[entities.RunTag(f"smalti.{name}", str(self._start[name])) for name in names],
+            )
+            self._unsent = {}
             self._is_begun = True
         for facts in list(self._data):
             client.log_inputs(self._run_id, datasets=[_dataset_of(facts, self._data_address)])

@@ -21,8 +21,7 @@ from smalti.torch.train.context import Context
 from smalti.torch.train.life import Life
 from smalti.torch.train.ranks import memory_figures
 from smalti.torch.train.result import TrainResult
-from smalti.torch.train.run.files import pack_state, unpack_state
-from smalti.torch.train.run.snapshot import Snapshot
+from smalti.torch.train.run.files import Snapshot, pack_state, unpack_state
 from smalti.torch.train.run.store import MODEL_FOLDER
 from smalti.torch.train.trainer.state import (
     RunState,

@@ -11,7 +11,7 @@ from smalti.errors import CheckpointError, CursorError, TrainingError
 from smalti.torch.train.config import FORMER_TASKS, IMAGES, TASKS, TrainConfig, with_nested_options
 from smalti.torch.train.context import Context
 from smalti.torch.train.data import MIXTURE, Pins, cursor_name
-from smalti.torch.train.run.snapshot import Snapshot
+from smalti.torch.train.run.files import Snapshot
 from smalti.torch.train.trainer.step import Sums
 from smalti.torch.train.trainer.task import Task
 

@@ -247,11 +247,6 @@ def sent(values: NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def blank_batch(values: Mapping[str, torch.Tensor], device: torch.device) -> Batch:
-    """Return a batch of two samples on the device, each numbered 0."""
-    return on_device({**values, **{name: torch.zeros(2, dtype=torch.int64) for name in MARKS}}, device)
-
-
 def whole_numbers(values: Any) -> NDArray[np.int64]:
     """Return a column as int64, shape (n,)."""
     # np.asarray also converts a CPU tensor, without a copy.
