@@ -402,22 +402,6 @@ class StoredFile:
         return io.BufferedReader(_Ranges(self.store, self.key, self.num_bytes), _BUFFER_BYTES)
 
 
-class PartOfFile:
-    """A part that is one whole file."""
-
-    file: StoredFile
-
-    @property
-    def name(self) -> str:
-        """Name of the file."""
-        return self.file.key
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the file."""
-        return self.file.num_bytes
-
-
 def marks_of(files: Sequence[StoredFile]) -> Any:
     """Return names, sizes and marks of files as they are now (JSON)."""
     infos = [file.store.info(file.key) for file in files]

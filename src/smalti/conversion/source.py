@@ -69,6 +69,11 @@ def check_columns(url: str, wanted: Iterable[str] | None, columns: Collection[st
             )
 
 
+def image_encoding(content: bytes) -> str | None:
+    """Return the encoding of images like this one, `jpeg` or `png`, by its first bytes; None for others."""
+    return "jpeg" if content.startswith(b"\xff\xd8\xff") else "png" if content.startswith(b"\x89PNG") else None
+
+
 def changed(url: str) -> SmaltiError:
     """Return the error that a source is no longer what was planned."""
     return SmaltiError(
@@ -179,6 +184,18 @@ class Source(Protocol):
         Raises:
             SmaltiError: The source has changed since it was opened.
         """
+
+
+@dataclass(frozen=True)
+class OpenedPart:
+    """A part of an `OpenedSource`."""
+
+    name: str
+    num_bytes: int
+    batches: Callable[[], Iterator[pa.RecordBatch]] = field(repr=False)
+    """A function of each format with its arguments, which can be pickled; `SourcePart` says what it yields."""
+    origin: Callable[[int], str] | None = field(default=None, repr=False)
+    """Returns the name of the file that a row comes from, if each row comes from a file of its own."""
 
 
 @dataclass(frozen=True)

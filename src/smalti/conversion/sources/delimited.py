@@ -15,7 +15,8 @@ a column of text.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
 from smalti.conversion.files import SourceFiles, StoredFile, without_compression
-from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
+from smalti.conversion.source import OpenedPart, OpenedSource, SourceOptions, check_columns
 from smalti.conversion.sources.lines import (
     BATCH_ROWS,
     BOM,
@@ -229,7 +230,7 @@ def _learned(
         for name in columns or named.names or ()
     ]
     schema = pa.schema(fields)
-    parts = [DelimitedPart(piece.file, piece.begin, piece.end, dialect=named, schema=schema) for piece in ranges]
+    parts = [OpenedPart(piece.name, piece.num_bytes, partial(_rows_of, piece, named, schema)) for piece in ranges]
     return found.source(schema, parts)
 
 
@@ -407,21 +408,14 @@ def _located(block: Block, skipped: int, dialect: Dialect, reason: str) -> Excep
     return block.error(reason[:200], offset)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DelimitedPart(LineRange):
-    """The rows of one piece of a file."""
+def _rows_of(piece: LineRange, dialect: Dialect, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one piece of a file in order.
 
-    dialect: Dialect
-    schema: pa.Schema = field(repr=False)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order.
-
-        Raises:
-            FormatError: A row is malformed; the message has its line.
-            SchemaError: A value is none of its column's type.
-        """
-        for block in row_blocks(self, self.dialect):
-            for batch in _table(block, self.dialect, self.schema).to_batches(BATCH_ROWS):
-                if batch.num_rows:
-                    yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+    Raises:
+        FormatError: A row is malformed; the message has its line.
+        SchemaError: A value is none of its column's type.
+    """
+    for block in row_blocks(piece, dialect):
+        for batch in _table(block, dialect, schema).to_batches(BATCH_ROWS):
+            if batch.num_rows:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)

@@ -16,8 +16,15 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.types as pt
 
-from smalti.conversion.files import PartOfFile, StoredFile, files_named, marks_of, read_object
-from smalti.conversion.source import CLASS_NAMES, OpenedSource, SourceOptions, check_columns
+from smalti.conversion.files import StoredFile, files_named, marks_of, read_object
+from smalti.conversion.source import (
+    CLASS_NAMES,
+    OpenedPart,
+    OpenedSource,
+    SourceOptions,
+    check_columns,
+    image_encoding,
+)
 from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
 from smalti.format.reading.arrow import STORED_AS
@@ -100,10 +107,12 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
     files = files_named(store, index, [each.get("filename") for each in entries])
     with files[0].open_stored() as stream:
         schema = _reader(stream, files[0].url, files[0].num_bytes).schema
-    first = (batch for file in files for batch in ArrowFilePart(file).raw_batches())
     known = features if isinstance(features, dict) else {}
-    columns = dataset_columns(store.url, schema, known, wanted, first, partial(_read_below, store))
-    parts = tuple(ArrowFilePart(file, columns, tuple(schema.names)) for file in files)
+    stored = (batch for file in files for batch in _stored_batches(file))
+    columns = dataset_columns(store.url, schema, known, wanted, lambda _: stored, partial(_read_below, store))
+    parts = [
+        OpenedPart(file.key, file.num_bytes, partial(_rows_of_file, file, columns, schema.names)) for file in files
+    ]
     rows = pa.schema([column.field for column in columns])
     return OpenedSource(store.locate(folder), rows, parts, partial(marks_of, files))
 
@@ -126,12 +135,16 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> OpenedSource:
         for name, each in dataset.features.items()
     }
     url = f"datasets.Dataset {dataset._fingerprint}"  # theirs: changes with every operation
-    rows = _batches_of(plain, 0, len(plain))
-    columns = dataset_columns(url, dataset.data.schema, features, wanted, rows, read_regular)
     size, count = int(dataset.data.nbytes), len(plain)
-    spans = [(begin, min(begin + _PART_ROWS, count)) for begin in range(0, count, _PART_ROWS)]
-    parts = tuple(DatasetPart(plain, begin, end, columns, size * (end - begin) // count) for begin, end in spans)
-    identity = [dataset._fingerprint, [column.name for column in columns]]
+    rows = _batches_of(plain, 0, count)
+    columns = dataset_columns(url, dataset.data.schema, features, wanted, lambda _: rows, read_regular)
+    parts = []
+    for begin in range(0, count, _PART_ROWS):
+        end = min(begin + _PART_ROWS, count)
+        # The data set is pickled by its files' names where it lies on a disk.
+        name, read = f"rows {begin} to {end - 1}", partial(_rows_of_dataset, plain, begin, end, columns)
+        parts.append(OpenedPart(name, size * (end - begin) // count, read))
+    identity = [dataset._fingerprint, [column.field.name for column in columns]]
     return OpenedSource(url, pa.schema([column.field for column in columns]), parts, lambda: identity)
 
 
@@ -145,7 +158,6 @@ def _batches_of(dataset: Any, begin: int, end: int) -> Iterator[pa.RecordBatch]:
 class HuggingFaceColumn:
     """A column of a dataset, and how its values are taken from the Arrow table."""
 
-    name: str
     field: pa.Field
     is_file: bool
     """True for images and audio: a struct of the file's bytes and its path."""
@@ -181,9 +193,9 @@ class HuggingFaceColumn:
             except (SmaltiError, OSError, ValueError) as error:
                 reason = error.message if isinstance(error, SmaltiError) else str(error)
         raise StoreNotFound(
-            f"{where}: column {self.name!r} has no content but names the file {path!r:.200}, which is not read "
+            f"{where}: column {self.field.name!r} has no content but names the file {path!r:.200}, which is not read "
             f"({reason}); load the dataset with `datasets` on the machine that has the files, and `save_to_disk` there",
-            column=self.name,
+            column=self.field.name,
         )
 
 
@@ -224,12 +236,13 @@ def dataset_columns(
     schema: pa.Schema,
     features: Mapping[str, Any],
     wanted: Sequence[str] | None,
-    batches: Iterable[pa.RecordBatch],
+    first_rows: Callable[[Sequence[str]], Iterable[pa.RecordBatch]],
     read_path: ReadPath | None = None,
 ) -> tuple[HuggingFaceColumn, ...]:
     """Return how the columns of a dataset are taken from its table.
 
-    `batches` are the first rows: the first image of a column decides what its images are stored as.
+    `first_rows` returns the first rows of the columns of images, perhaps with others: the first image of a column
+    decides what its images are stored as.
 
     Raises:
         SchemaError: There is no such column, or two of one name.
@@ -246,15 +259,12 @@ def dataset_columns(
         if kind == "ClassLabel" and isinstance(feature, Mapping) and isinstance(feature.get("names"), list):
             notes[CLASS_NAMES] = json.dumps(feature["names"]).encode()
         arrow = pa.field(name, pa.binary() if is_file else stored, metadata=notes or None)
-        found[name] = HuggingFaceColumn(name, arrow, is_file, read_path)
+        found[name] = HuggingFaceColumn(arrow, is_file, read_path)
         if kind == "Image" and is_file:
             images.append(found[name])
-    for name, content in _first_contents(images, batches).items():
-        encoding = (
-            b"jpeg" if content.startswith(b"\xff\xd8\xff") else b"png" if content.startswith(b"\x89PNG") else None
-        )
-        if encoding is not None:
-            found[name] = replace(found[name], field=found[name].field.with_metadata({STORED_AS: encoding}))
+    for name, content in _first_contents(images, first_rows).items():
+        if (encoding := image_encoding(content)) is not None:
+            found[name] = replace(found[name], field=found[name].field.with_metadata({STORED_AS: encoding.encode()}))
     return tuple(found.values())
 
 
@@ -271,62 +281,58 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pt.is_string(kind) or pt.is_null(kind))
 
 
-def _first_contents(columns: Sequence[HuggingFaceColumn], batches: Iterable[pa.RecordBatch]) -> dict[str, bytes]:
+def _first_contents(
+    columns: Sequence[HuggingFaceColumn], first_rows: Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
+) -> dict[str, bytes]:
     """Return the first file of each column, of those that have one in the first rows."""
     found: dict[str, bytes] = {}
     num_rows = 0
-    for batch in batches if columns else ():
-        for column in columns:
-            if column.name not in found and column.name in batch.schema.names:
-                values = batch.column(column.name)
+    by_name = {column.field.name: column for column in columns}
+    for batch in first_rows(list(by_name)) if columns else ():
+        for name, column in by_name.items():
+            if name not in found and name in batch.schema.names:
+                values = batch.column(name)
                 rows = (column.array(values.slice(row, 1), "the first rows")[0] for row in range(len(values)))
                 first = next((content for content in rows if content.is_valid), None)
                 if first is not None:
-                    found[column.name] = first.as_py()
+                    found[name] = first.as_py()
         num_rows += batch.num_rows
         if len(found) == len(columns) or num_rows >= _SEARCHED_ROWS:
             break
     return found
 
 
-@dataclass(frozen=True)
-class ArrowFilePart(PartOfFile):
-    """The rows of one Arrow file of a folder."""
+def _rows_of_file(
+    file: StoredFile, columns: Sequence[HuggingFaceColumn], names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one Arrow file of a folder in order; `names` are the columns of the first file.
 
-    file: StoredFile
-    columns: tuple[HuggingFaceColumn, ...] = field(default=(), repr=False)
-    names: tuple[str, ...] = field(default=(), repr=False)
-    """Columns of the first file, also those that are not read."""
+    Raises:
+        FormatError: The file is damaged.
+        SchemaError: It has other columns than the first one.
+    """
+    for batch in _stored_batches(file):
+        if sorted(batch.schema.names) != sorted(names):
+            raise SchemaError(
+                f"{file.url} has the columns {', '.join(batch.schema.names):.1000}, and the first file "
+                f"{', '.join(names):.1000}; {_AGAIN}",
+                key=file.key,
+            )
+        yield _batch(columns, batch, file.url)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order.
 
-        Raises:
-            FormatError: The file is damaged.
-            SchemaError: It has other columns than the first one.
-        """
-        for batch in self.raw_batches():
-            if sorted(batch.schema.names) != sorted(self.names):
-                raise SchemaError(
-                    f"{self.file.url} has the columns {', '.join(batch.schema.names):.1000}, and the first file "
-                    f"{', '.join(self.names):.1000}; {_AGAIN}",
-                    key=self.name,
-                )
-            yield _batch(self.columns, batch, self.file.url)
-
-    def raw_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of the file."""
-        with self.file.open_stored() as stream:
-            try:
-                for batch in _reader(stream, self.file.url, self.num_bytes):
-                    batch.validate(full=True)  # Arrow trusts the offsets in a file
-                    yield batch
-                if stream.tell() != self.num_bytes or not _has_end(stream):
-                    raise OSError("its rows do not end where the file ends; it was cut short or changed")
-            except SmaltiError:
-                raise
-            except (pa.ArrowException, OSError, MemoryError) as error:
-                raise FormatError(f"{self.file.url}: the file is damaged: {str(error)[:200]}", key=self.name) from error
+def _stored_batches(file: StoredFile) -> Iterator[pa.RecordBatch]:
+    with file.open_stored() as stream:
+        try:
+            for batch in _reader(stream, file.url, file.num_bytes):
+                batch.validate(full=True)  # Arrow trusts the offsets in a file
+                yield batch
+            if stream.tell() != file.num_bytes or not _has_end(stream):
+                raise OSError("its rows do not end where the file ends; it was cut short or changed")
+        except SmaltiError:
+            raise
+        except (pa.ArrowException, OSError, MemoryError) as error:
+            raise FormatError(f"{file.url}: the file is damaged: {str(error)[:200]}", key=file.key) from error
 
 
 def _has_end(stream: BinaryIO) -> bool:
@@ -366,34 +372,20 @@ def _batch(columns: Sequence[HuggingFaceColumn], batch: pa.RecordBatch, where: s
     """
     arrays = []
     for column in columns:
-        values = batch.column(column.name)
+        values = batch.column(column.field.name)
         try:
             arrays.append(column.array(values, where))
         except pa.ArrowException as error:
             raise SchemaError(
-                f"{where}: column {column.name!r} is {values.type} there, and {column.field.type} in the first "
+                f"{where}: column {column.field.name!r} is {values.type} there, and {column.field.type} in the first "
                 f"file, and a value does not fit: {str(error)[:200]}; {_AGAIN}",
-                column=column.name,
+                column=column.field.name,
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field for column in columns]))
 
 
-@dataclass(frozen=True)
-class DatasetPart:
-    """A run of rows of a `datasets.Dataset`, which is pickled with it: by its files' names where it lies on a disk."""
-
-    dataset: Any = field(repr=False)
-    begin: int
-    end: int
-    columns: tuple[HuggingFaceColumn, ...] = field(repr=False)
-    num_bytes: int
-
-    @property
-    def name(self) -> str:
-        """The rows."""
-        return f"rows {self.begin} to {self.end - 1}"
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order."""
-        for batch in _batches_of(self.dataset, self.begin, self.end):
-            yield _batch(self.columns, batch, self.name)
+def _rows_of_dataset(
+    dataset: Any, begin: int, end: int, columns: Sequence[HuggingFaceColumn]
+) -> Iterator[pa.RecordBatch]:
+    for batch in _batches_of(dataset, begin, end):
+        yield _batch(columns, batch, f"rows {begin} to {end - 1}")

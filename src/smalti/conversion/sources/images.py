@@ -14,7 +14,15 @@ from typing import Any
 import pyarrow as pa
 
 from smalti.attributes import check_flags, whole_number
-from smalti.conversion.source import CLASS_NAMES, ENCODING, OpenedSource, SourceOptions, changed, check_columns
+from smalti.conversion.source import (
+    CLASS_NAMES,
+    ENCODING,
+    OpenedPart,
+    OpenedSource,
+    SourceOptions,
+    changed,
+    check_columns,
+)
 from smalti.errors import ArgumentError, ArgumentTypeError, BadImageError, SmaltiError
 from smalti.format.encodings.images import check_image_file
 from smalti.images.header import probe_image
@@ -119,16 +127,20 @@ def _identity(folder: ImageFolder, url: str) -> dict[str, Any]:
     return {"files": len(now.files), "num_bytes": now.num_bytes, "digest": now.digest}
 
 
-def _parts(folder: ImageFolder, images: Iterable["_Row"], schema: pa.Schema, seed: int) -> list["ImagePart"]:
+def _parts(folder: ImageFolder, images: Iterable["_Row"], schema: pa.Schema, seed: int) -> list[OpenedPart]:
     """Return the images in a mixed order that their names decide, some hundreds in each part."""
     rows = sorted(images, key=lambda row: place_key(row.path, seed + 1))
     store = open_store(folder.source, folder.storage_options)
-    parts: list[ImagePart] = []
+    parts: list[OpenedPart] = []
     begin = num_bytes = 0
     for end, row in enumerate(rows, start=1):
         num_bytes += row.num_bytes
         if end == len(rows) or num_bytes >= _PART_BYTES or end - begin >= _FILES_PER_PART:
-            parts.append(ImagePart(store, begin, tuple(rows[begin:end]), schema, folder.encoding))
+            some = rows[begin:end]
+            name = f"images {begin} to {end - 1} ({some[0].path}, ...)"
+            paths = [row.path for row in some]
+            read = partial(_read_images, store, some, schema, folder.encoding)
+            parts.append(OpenedPart(name, num_bytes, read, paths.__getitem__))
             begin, num_bytes = end, 0
     return parts
 
@@ -215,52 +227,25 @@ class _Row:
     split: str
 
 
-@dataclass(frozen=True)
-class ImagePart:
-    """Some images of a folder."""
+def _read_images(store: Store, rows: Sequence[_Row], schema: pa.Schema, encoding: str) -> Iterator[pa.RecordBatch]:
+    """Yield images with their labels; `encoding` is that of the column `image` unless the caller names another one.
 
-    store: Store
-    place: int
-    """Number of images before these."""
-    rows: tuple[_Row, ...]
-    columns: pa.Schema
-    encoding: str
-    """Encoding of the column `image` unless the caller names another one."""
-
-    @property
-    def name(self) -> str:
-        """The numbers of the images, in their mixed order, and the first path."""
-        return f"images {self.place} to {self.place + len(self.rows) - 1} ({self.rows[0].path}, ...)"
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the files."""
-        return sum(row.num_bytes for row in self.rows)
-
-    def origin(self, row: int) -> str:
-        """Return the path of the file of a row."""
-        return self.rows[row].path
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the images with their labels.
-
-        Raises:
-            BadImageError: A file is no image.
-        """
-        rows = iter(self.rows)
-        sizes = [row.num_bytes for row in self.rows]
-        for contents in read_contents(self.store, [row.path for row in self.rows], sizes):
-            values = []
-            for row, data in zip(islice(rows, len(contents)), contents.to_pylist(), strict=True):
-                try:
-                    header = probe_image(data)
-                    # All other encodings check the file.
-                    if self.encoding == "bytes" and (fault := check_image_file(header.format, data)) is not None:
-                        raise BadImageError(f"{header.format} file of {len(data)} bytes: {fault}")
-                except BadImageError as error:
-                    raise BadImageError(
-                        f"{printable(row.path)} is not a usable image: {error}. Remove or replace the file",
-                        path=row.path,
-                    ) from error
-                values.append({**vars(row), "image": data, "width": header.width, "height": header.height})
-            yield pa.RecordBatch.from_pylist(values, self.columns)
+    Raises:
+        BadImageError: A file is no image.
+    """
+    remaining = iter(rows)
+    for contents in read_contents(store, [row.path for row in rows], [row.num_bytes for row in rows]):
+        values = []
+        for row, data in zip(islice(remaining, len(contents)), contents.to_pylist(), strict=True):
+            try:
+                header = probe_image(data)
+                # All other encodings check the file.
+                if encoding == "bytes" and (fault := check_image_file(header.format, data)) is not None:
+                    raise BadImageError(f"{header.format} file of {len(data)} bytes: {fault}")
+            except BadImageError as error:
+                raise BadImageError(
+                    f"{printable(row.path)} is not a usable image: {error}. Remove or replace the file",
+                    path=row.path,
+                ) from error
+            values.append({**vars(row), "image": data, "width": header.width, "height": header.height})
+        yield pa.RecordBatch.from_pylist(values, schema)

@@ -15,8 +15,8 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ import pyarrow.json as pajson
 import pyarrow.types as pt
 
 from smalti.conversion.files import without_compression
-from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
+from smalti.conversion.source import OpenedPart, OpenedSource, SourceOptions, check_columns
 from smalti.conversion.sources.lines import (
     BATCH_ROWS,
     MAX_COLUMNS,
@@ -38,6 +38,7 @@ from smalti.conversion.sources.lines import (
     line_ranges,
 )
 from smalti.errors import FormatError, SchemaError, StoreNotFound
+from smalti.writer.tables.values import replace_leaves
 
 _ENDINGS = (".jsonl", ".ndjson", ".jsonlines")
 _HADOOP_PART = re.compile(r"(?:.*/)?part-[^/]*\.json")
@@ -106,34 +107,20 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     else:
         schema = pa.schema([(name, types[name]) for name in wanted or ()])
     parts = [
-        JsonLinesPart(piece.file, piece.begin, piece.end, schema=schema, is_checked=is_learned) for piece in ranges
+        OpenedPart(piece.name, piece.num_bytes, partial(_rows_of, piece, schema, is_checked=is_learned))
+        for piece in ranges
     ]
     return found.source(schema, parts)
 
 
 def _wire(kind: pa.DataType) -> pa.DataType:
     """Return the type as which the parser reads values of a type: it has no dates."""
-    if pt.is_date(kind):
-        return pa.string()
-    if pt.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_wire(kind.value_type)))
-    if pt.is_struct(kind):
-        return pa.struct([child.with_type(_wire(child.type)) for child in kind])
-    return kind
-
-
-def _replaced(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type with others in place of those that have no fields; nested values may be null."""
-    if pt.is_list(kind):
-        return pa.list_(_replaced(kind.value_type, leaf))
-    if pt.is_struct(kind):
-        return pa.struct([(child.name, _replaced(child.type, leaf)) for child in kind])
-    return leaf(kind)
+    return replace_leaves(kind, lambda each: pa.string() if pt.is_date(each) else each)
 
 
 def _usable(kind: pa.DataType) -> pa.DataType:
     """Return the type, with text in place of a type of which only nulls were seen."""
-    return _replaced(kind, lambda each: pa.string() if pt.is_null(each) else each)
+    return replace_leaves(kind, lambda each: pa.string() if pt.is_null(each) else each)
 
 
 def _learned(ranges: Sequence[LineRange], types: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -149,7 +136,7 @@ def _learned(ranges: Sequence[LineRange], types: Mapping[str, pa.DataType]) -> p
         for name, column in zip(table.schema.names, table.columns, strict=True):
             kind = types.get(name)
             if kind is None:  # texts that look like times are texts
-                kind = _replaced(column.type, lambda each: pa.string() if pt.is_temporal(each) else each)
+                kind = replace_leaves(column.type, lambda each: pa.string() if pt.is_temporal(each) else each)
             kinds[name] = _joined(block, name, kinds[name], kind, column) if name in kinds else kind
             widths[name] = _num_leaves(kinds[name])
             filled[name] = filled.get(name, 0) + len(column) - column.null_count
@@ -317,29 +304,21 @@ def _joined(block: Block, name: str, one: pa.DataType, other: pa.DataType, colum
         ) from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class JsonLinesPart(LineRange):
-    """The objects of one piece of a file."""
+def _rows_of(piece: LineRange, schema: pa.Schema, *, is_checked: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the objects of one piece of a file in order; `is_checked` is True if the lines were read before.
 
-    schema: pa.Schema = field(repr=False)
-    is_checked: bool
-    """True if the lines were read before."""
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the objects in order.
-
-        Raises:
-            FormatError: A line is no JSON object.
-            SchemaError: A value has another type than its column.
-        """
-        declared = {column.name: column.type for column in self.schema}
-        num_columns = sum(map(_num_leaves, declared.values()))
-        for block in _blocks(self, num_columns, is_checked=self.is_checked):
-            table = _parsed(block, declared, "ignore")
-            for batch in table.to_batches(BATCH_ROWS):
-                # The parser makes columns of nulls for keys that are missing, so nullability is checked here.
-                columns = [batch.column(name) for name in declared]
-                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+    Raises:
+        FormatError: A line is no JSON object.
+        SchemaError: A value has another type than its column.
+    """
+    declared = {column.name: column.type for column in schema}
+    num_columns = sum(map(_num_leaves, declared.values()))
+    for block in _blocks(piece, num_columns, is_checked=is_checked):
+        table = _parsed(block, declared, "ignore")
+        for batch in table.to_batches(BATCH_ROWS):
+            # The parser makes columns of nulls for keys that are missing, so nullability is checked here.
+            columns = [batch.column(name) for name in declared]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _Number(str):

@@ -19,7 +19,7 @@ import io
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -28,8 +28,8 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from smalti.conversion.files import PartOfFile, StoredFile, files_named, marks_of, read_object, read_some
-from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
+from smalti.conversion.files import StoredFile, files_named, marks_of, read_object, read_some
+from smalti.conversion.source import OpenedPart, OpenedSource, SourceOptions, check_columns, image_encoding
 from smalti.errors import FormatError, SchemaError, SmaltiError
 from smalti.format import parse_encoding
 from smalti.format.json_fields import unique_keys
@@ -97,19 +97,19 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     counts = [count if type(count := each.get("chunk_size")) is int else None for each in entries]
     chunks = [Chunk(file, compression, count) for file, count in zip(files, counts, strict=True)]
     first = chunks[0].read() if chunks else None
-    parts: list[ChunkOfRows] | list[ChunkOfItems]
     if first is not None and first.table is not None:
         schema = _row_columns(store.url, config.get("types"), options.columns)
-        parts = [ChunkOfRows(**vars(chunk), schema=schema) for chunk in chunks]
+        reads = [partial(_rows_of_table, chunk, schema) for chunk in chunks]
     else:
         num_leaves, columns = _item_columns(store.url, config, first, options.columns)
         schema = pa.schema([column.field for column in columns])
-        parts = [ChunkOfItems(**vars(chunk), num_leaves=num_leaves, columns=columns) for chunk in chunks]
+        reads = [partial(_rows_of_items, chunk, num_leaves, columns) for chunk in chunks]
+    parts = [OpenedPart(file.key, file.num_bytes, read) for file, read in zip(files, reads, strict=True)]
     return OpenedSource(store.url, schema, parts, partial(marks_of, files))
 
 
 @dataclass(frozen=True)
-class Chunk(PartOfFile):
+class Chunk:
     """A chunk that the index names."""
 
     file: StoredFile
@@ -204,57 +204,53 @@ class ChunkData:
             yield [bytes(self.data[low:high]) for low, high in pairwise(ends)]
 
 
-@dataclass(frozen=True)
-class ChunkOfRows(Chunk):
-    """The samples of a chunk that are the rows of an Arrow table."""
+def _rows_of_table(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the samples of a chunk that are the rows of an Arrow table; memory holds one chunk.
 
-    schema: pa.Schema = field(repr=False)
+    Raises:
+        FormatError: The chunk is damaged, or has samples of another form.
+    """
+    content = chunk.read()
+    if content.table is None:
+        raise chunk.damaged("its samples are stored as items, and those of the first chunk as an Arrow table")
+    count = 0
+    for batch in _stored_batches(chunk, content.table):
+        count += batch.num_rows
+        arrays = [_column(chunk, batch, wanted) for wanted in schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    expected = len(content.offsets) - 1
+    if count != expected:
+        raise chunk.damaged(f"its table has {count} rows, and {expected} samples are declared")
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the samples in order; memory holds one chunk.
 
-        Raises:
-            FormatError: The chunk is damaged, or has samples of another form.
-        """
-        content = self.read()
-        if content.table is None:
-            raise self.damaged("its samples are stored as items, and those of the first chunk as an Arrow table")
-        count = 0
-        for batch in self._stored(content.table):
-            count += batch.num_rows
-            arrays = [self._column(batch, field) for field in self.schema]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        expected = len(content.offsets) - 1
-        if count != expected:
-            raise self.damaged(f"its table has {count} rows, and {expected} samples are declared")
+def _stored_batches(chunk: Chunk, table: memoryview) -> Iterator[pa.RecordBatch]:
+    source = pa.py_buffer(table)
+    try:
+        if bytes(table[: len(_FILE)]) == _FILE:
+            file = pa.ipc.open_file(source)
+            batches = (file.get_batch(number) for number in range(file.num_record_batches))
+        else:
+            batches = iter(pa.ipc.open_stream(source))
+        for batch in batches:
+            batch.validate(full=True)
+            yield batch
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise chunk.damaged(f"its Arrow table: {str(error)[:200]}") from error
 
-    def _stored(self, table: memoryview) -> Iterator[pa.RecordBatch]:
-        source = pa.py_buffer(table)
-        try:
-            if bytes(table[: len(_FILE)]) == _FILE:
-                file = pa.ipc.open_file(source)
-                batches = (file.get_batch(number) for number in range(file.num_record_batches))
-            else:
-                batches = iter(pa.ipc.open_stream(source))
-            for batch in batches:
-                batch.validate(full=True)
-                yield batch
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise self.damaged(f"its Arrow table: {str(error)[:200]}") from error
 
-    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        place = batch.schema.get_field_index(field.name)
-        if place < 0:
-            return pa.nulls(batch.num_rows, field.type)
-        try:
-            return cast_array(plain_array(batch.column(place)), field.type)
-        except pa.ArrowException as error:
-            raise FormatError(
-                f"{self.file.url}: column {field.name!r} is {batch.column(place).type} there, and the index describes "
-                f"it as {field.type}: {str(error)[:200]}; leave it out with `columns`, or {_ADVICE}",
-                column=field.name,
-                key=self.file.key,
-            ) from error
+def _column(chunk: Chunk, batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array:
+    place = batch.schema.get_field_index(wanted.name)
+    if place < 0:
+        return pa.nulls(batch.num_rows, wanted.type)
+    try:
+        return cast_array(plain_array(batch.column(place)), wanted.type)
+    except pa.ArrowException as error:
+        raise FormatError(
+            f"{chunk.file.url}: column {wanted.name!r} is {batch.column(place).type} there, and the index describes "
+            f"it as {wanted.type}: {str(error)[:200]}; leave it out with `columns`, or {_ADVICE}",
+            column=wanted.name,
+            key=chunk.file.key,
+        ) from error
 
 
 def _row_columns(where: str, types: Any, names: Sequence[str] | None) -> pa.Schema:
@@ -316,45 +312,41 @@ class LeafColumn:
         return pa.array(values, self.field.type)
 
 
-@dataclass(frozen=True)
-class ChunkOfItems(Chunk):
-    """The samples of a chunk that are stored leaf by leaf."""
+def _rows_of_items(chunk: Chunk, num_leaves: int, columns: Sequence[LeafColumn]) -> Iterator[pa.RecordBatch]:
+    """Yield the samples of a chunk that are stored leaf by leaf; memory holds one chunk.
 
-    num_leaves: int
-    columns: tuple[LeafColumn, ...] = field(repr=False)
+    Raises:
+        FormatError: The chunk is damaged.
+    """
+    items: list[list[bytes]] = []
+    num_bytes = before = 0
+    for item in chunk.read().leaves(num_leaves):
+        items.append(item)
+        num_bytes += sum(map(len, item))
+        if num_bytes >= _BATCH_BYTES:
+            yield _batch(chunk, columns, items, before)
+            before += len(items)
+            items, num_bytes = [], 0
+    if items:
+        yield _batch(chunk, columns, items, before)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the samples in order; memory holds one chunk.
 
-        Raises:
-            FormatError: The chunk is damaged.
-        """
-        items: list[list[bytes]] = []
-        num_bytes = before = 0
-        for item in self.read().leaves(self.num_leaves):
-            items.append(item)
-            num_bytes += sum(map(len, item))
-            if num_bytes >= _BATCH_BYTES:
-                yield self._batch(items, before)
-                before += len(items)
-                items, num_bytes = [], 0
-        if items:
-            yield self._batch(items, before)
-
-    def _batch(self, items: Sequence[Sequence[bytes]], before: int) -> pa.RecordBatch:
-        arrays = []
-        for column in self.columns:
-            try:
-                arrays.append(column.array([item[column.place] for item in items]))
-            except (ValueError, struct.error, KeyError, RecursionError, pa.ArrowException) as error:  # noqa: PERF203
-                reason = error.message if isinstance(error, SmaltiError) else str(error)
-                raise FormatError(
-                    f"{self.file.url}, items {before} to {before + len(items) - 1}: a value of column "
-                    f"{column.field.name!r} is no {column.format}: {reason[:200]}",
-                    column=column.field.name,
-                    key=self.file.key,
-                ) from error
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field for column in self.columns]))
+def _batch(
+    chunk: Chunk, columns: Sequence[LeafColumn], items: Sequence[Sequence[bytes]], before: int
+) -> pa.RecordBatch:
+    arrays = []
+    for column in columns:
+        try:
+            arrays.append(column.array([item[column.place] for item in items]))
+        except (ValueError, struct.error, KeyError, RecursionError, pa.ArrowException) as error:  # noqa: PERF203
+            reason = error.message if isinstance(error, SmaltiError) else str(error)
+            raise FormatError(
+                f"{chunk.file.url}, items {before} to {before + len(items) - 1}: a value of column "
+                f"{column.field.name!r} is no {column.format}: {reason[:200]}",
+                column=column.field.name,
+                key=chunk.file.key,
+            ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field for column in columns]))
 
 
 def _item_columns(
@@ -415,7 +407,7 @@ def _leaf_column(where: str, name: str, place: int, written: str, first: Sequenc
     elif family in ("jpeg", "jpeg_array", "pil", "json"):
         encoding = family
     elif family == "image":
-        encoding = "jpeg" if head.startswith(b"\xff\xd8\xff") else "png" if head.startswith(b"\x89PNG") else None
+        encoding = image_encoding(head)
     elif family == "pickle":
         fault = f"column {name!r} is pickled, and to read a pickle runs code; leave it out with `columns`, or {_ADVICE}"
     elif family not in _FILES and family not in _PLAIN:

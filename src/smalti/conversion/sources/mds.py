@@ -6,22 +6,19 @@ sets are read, too. The splits of a set are chosen one at a time.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
-from smalti.conversion.source import CLASS_NAMES, OpenedSource, SourceOptions, check_columns
+from smalti.conversion.source import CLASS_NAMES, OpenedPart, OpenedSource, SourceOptions, check_columns
 from smalti.format.logical import masks_of
 from smalti.storage import open_store
 from smalti.stream import StreamOptions
-from smalti.stream.arrow import ArrowReader, RowSpan, spans_of
+from smalti.stream.arrow import ArrowReader, spans_of
 from smalti.stream.shard_set import find_shard_set
 
 _SHARD = re.compile(r".*\.mds(?:\.[a-z0-9]+)?", re.DOTALL)
 """Name of a shard, which may be compressed."""
-_PIECE_BYTES = 64 << 20
 _LABEL = "label"
 
 
@@ -58,38 +55,9 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
         label = schema.field(place)
         notes = {**(label.metadata or {}), CLASS_NAMES: json.dumps(list(map(str, classes))).encode()}
         schema = schema.set(place, label.with_metadata(notes))
-    groups: list[list[RowSpan]] = []
-    free = 0
-    for span in spans_of(found):
-        if span.num_bytes > free:
-            groups.append([])
-            free = _PIECE_BYTES
-        groups[-1].append(span)
-        free -= span.num_bytes
     identity = [found.manifest.digest, sorted(reader.encodings)]
-    parts = [MdsPart(reader, tuple(group)) for group in groups]
+    parts = [
+        OpenedPart(span.shards[0].raw.basename, span.num_bytes, partial(reader.batches, span))
+        for span in spans_of(found)
+    ]
     return OpenedSource(store.url, schema, parts, lambda: identity)
-
-
-@dataclass(frozen=True)
-class MdsPart:
-    """The samples of some shards."""
-
-    reader: ArrowReader = field(repr=False)
-    spans: tuple[RowSpan, ...] = field(repr=False)
-
-    @property
-    def name(self) -> str:
-        """Names of the shards."""
-        first, last = (self.spans[place].shards[0].raw.basename for place in (0, -1))
-        return first if len(self.spans) == 1 else f"{first} to {last}"
-
-    @property
-    def num_bytes(self) -> int:
-        """Uncompressed bytes."""
-        return sum(span.num_bytes for span in self.spans)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the samples in order; each shard is verified first."""
-        for span in self.spans:
-            yield from self.reader.batches(span)

@@ -102,12 +102,14 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
         stored = pa.schema([stored.field(name) for name in dict.fromkeys(options.columns)])
     features = {name: each for name, each in _features(found, footers).items() if name not in values}
     parts = list(_parts(found, footers, stored, values))
-    columns = dataset_columns(found.url, stored, features, None, ()) if features else ()
-    if files_in := {column.name: column for column in columns if column.is_file}:  # the first rows say what they are
-        batches = (batch for part in parts for batch in part.stored(list(files_in), _SEARCHED_ROWS))
-        columns = dataset_columns(found.url, stored, features, None, batches)
+
+    def first_rows(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return (batch for part in parts for batch in part.stored(names, _SEARCHED_ROWS))
+
+    columns = dataset_columns(found.url, stored, features, None, first_rows) if features else ()
+    if files_in := {column.field.name: column for column in columns if column.is_file}:
         parts = [replace(part, files_in=files_in) for part in parts]
-    fields = {column.name: column.field for column in columns if column.name in features}
+    fields = {column.field.name: column.field for column in columns if column.field.name in features}
     if not found.pattern:
         _check_summary(found, footers)
     return found.source(pa.schema([fields.get(column.name, column) for column in stored]), parts)

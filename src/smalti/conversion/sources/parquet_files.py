@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from smalti.conversion.exported import NUMBERED
 from smalti.conversion.files import Files, open_random
 from smalti.errors import FormatError, SmaltiError
+from smalti.writer.tables.values import replace_leaves
 
 SUFFIXES = (".parquet", ".pq", ".parq")
 _TAIL_BYTES = 1 << 16
@@ -195,20 +196,14 @@ def _with_moments(schema: pa.Schema, metadata: Any) -> pa.Schema:
     columns = {leaf.path.partition(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
     if not columns:
         return schema
-    fields = [each.with_type(_as_moments(each.type)) if each.name in columns else each for each in schema]
-    return pa.schema(fields, schema.metadata)
 
-
-def _as_moments(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
+    def as_moment(kind: pa.DataType) -> pa.DataType:
+        if not pa.types.is_timestamp(kind):
+            return kind
         return pa.timestamp("us", "UTC" if kind == pa.timestamp("ns") else kind.tz)
-    if pa.types.is_struct(kind):
-        return pa.struct([each.with_type(_as_moments(each.type)) for each in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_as_moments(kind.key_type), _as_moments(kind.item_type))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_as_moments(kind.value_type)))
-    return kind
+
+    fields = [each.with_type(replace_leaves(each.type, as_moment)) if each.name in columns else each for each in schema]
+    return pa.schema(fields, schema.metadata)
 
 
 def _encrypted(where: str, key: str) -> SmaltiError:

@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from smalti.conversion.exported import RECORD, damaged_record
-from smalti.conversion.files import PartOfFile, StoredFile, list_files, without_compression
-from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
+from smalti.conversion.files import StoredFile, list_files, without_compression
+from smalti.conversion.source import OpenedPart, OpenedSource, SourceOptions, check_columns
 from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound
 from smalti.format import parse_encoding
 from smalti.format.encodings.numbers import DTYPE_CODES, NdArray
@@ -234,12 +234,13 @@ def open_source(place: Any, options: SourceOptions) -> OpenedSource:
         types = [replace(each, field=each.field.with_nullable(True)) for each in types]  # noqa: FBT003 -- pyarrow's
     is_closed = options.columns is None and exported is None
     followers = (*files[1:], None)
-    parts = [TarPart(file, after, tuple(types), is_closed) for file, after in zip(files, followers, strict=True)]
+    readers = [TarReader(file, after, tuple(types), is_closed) for file, after in zip(files, followers, strict=True)]
+    parts = [OpenedPart(each.file.key, each.file.num_bytes, each.batches, each.origin) for each in readers]
     return found.source(pa.schema([each.field for each in types]), parts)
 
 
 @dataclass(frozen=True)
-class TarPart(PartOfFile):
+class TarReader:
     """The samples of one tar file."""
 
     file: StoredFile

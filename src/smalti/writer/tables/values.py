@@ -345,6 +345,17 @@ def plain_type(arrow: pa.DataType) -> pa.DataType:
     return arrow
 
 
+def replace_leaves(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type with others in place of those that have no fields, also within structs, maps and lists."""
+    if pt.is_struct(kind):
+        return pa.struct([child.with_type(replace_leaves(child.type, leaf)) for child in kind])
+    if pt.is_map(kind):
+        return pa.map_(replace_leaves(kind.key_type, leaf), replace_leaves(kind.item_type, leaf))
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(replace_leaves(kind.value_type, leaf)))
+    return leaf(kind)
+
+
 def _name_of(field: pa.Field) -> str:
     try:
         return str(field.name)
