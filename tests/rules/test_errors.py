@@ -86,7 +86,7 @@ CAUGHT = {
     "conversion/sources/huggingface.py": "the end of a file, which becomes a FormatError",
     "conversion/sources/json_lines.py": "defects of a line, which become a FormatError",
     "conversion/sources/litdata.py": "defects of a value, which become a FormatError",
-    "conversion/sources/parquet_files.py": "the end of a child process, which becomes a FormatError",
+    "conversion/sources/parquet.py": "the end of a child process, which becomes a FormatError",
     "conversion/sources/webdataset.py": "defects of a value, which become a FormatError",
     "diagnosis/reading_speed.py": "a key of a mapping",
     "format/json_fields.py": "defects of JSON, which become an IndexFileError or a FormatError",

@@ -1,25 +1,28 @@
 """Files as sources: the files at a path, URL or pattern, their identity, and reading one from any store.
 
 Also here: one file of a source, with where it is, and its bytes as a stream, decompressed where its name shows a
-compression.
+compression; and exports of Smalti as sources, whose record says which files there are. `smalti.exporting` writes the
+record, and marks it as complete after the last file. A copy of an export may still lack files, and the names of the
+files say how many there were.
 """
 
 import hashlib
 import io
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from smalti.conversion.exported import check_numbers, exported_files, read_export
 from smalti.conversion.source import OpenedSource, SourcePart, changed
-from smalti.errors import FormatError, SmaltiError, StoreError, StoreNotFound
+from smalti.errors import ChecksumMismatch, FormatError, SmaltiError, StoreError, StoreNotFound
 from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES
 from smalti.redaction import redact, redact_address
@@ -27,11 +30,17 @@ from smalti.regular_files import open_regular, printable
 from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Place, Store, open_store
 from smalti.storage.opening import INSIDE, check_apart, check_secrets, relation_of
-from smalti.storage.store import join_key
+from smalti.storage.store import check_key, join_key
 
+RECORD = "_smalti_export.json"
+NUMBERED = re.compile(
+    r"(?P<begin>(?:.*[-./_])?)(?P<number>[0-9]{5,})-of-(?P<count>[0-9]{5,})(?P<ending>\.[^/]*)", re.DOTALL
+)
+"""Name of a file that has its number, and the number of files, as exports and many programs write."""
 _WILDCARD = re.compile(r"[*?]")
 _BUFFER_BYTES = 4 << 20
 """Bytes that sequential readers of remote files ask for at once."""
+_log = logging.getLogger(__name__)
 
 
 class Files(Protocol):
@@ -47,47 +56,6 @@ class Files(Protocol):
 
     def local_path(self, key: str) -> Path | None:
         """Return the file's path if it is on a local disk, else None."""
-
-
-class _PatternState(dict[str, "_PatternState"]):
-    """A state of the search for a pattern; the next character leads to the next state, which is made when needed.
-
-    It is a set of places in the pattern, so that one pass over a key decides, whatever the pattern is. Place 2n is
-    before piece n, and 2n + 1 within a folder of a piece `**/`.
-    """
-
-    def __init__(
-        self, pieces: Sequence[str], places: frozenset[int], states: "dict[frozenset[int], _PatternState]"
-    ) -> None:
-        self._pieces, self._places, self._states = pieces, places, states
-        self.is_match = 2 * len(pieces) in places
-        """True if the characters so far match the pattern."""
-
-    def __missing__(self, char: str) -> "_PatternState":
-        after: set[int] = set()
-        for place in self._places:
-            number, is_inside = divmod(place, 2)
-            piece = self._pieces[number] if number < len(self._pieces) else None
-            if piece == "**/" and char != "/":
-                after.add(2 * number + 1)
-            elif piece == "**/" and is_inside:
-                after.add(2 * number)
-            elif piece == "**" or (piece == "*" and char != "/"):
-                after.add(place)
-            elif piece == char or (piece == "?" and char != "/"):
-                after.add(place + 2)
-        places = _with_empty(self._pieces, after)
-        self[char] = self._states.setdefault(places, _PatternState(self._pieces, places, self._states))
-        return self[char]
-
-
-def _with_empty(pieces: Sequence[str], places: set[int]) -> frozenset[int]:
-    """Return the places with those behind pieces that match nothing at all."""
-    found = set(places)
-    for place in range(0, 2 * len(pieces), 2):
-        if place in found and pieces[place // 2] in {"*", "**", "**/"}:
-            found.add(place + 2)
-    return frozenset(found)
 
 
 @dataclass(frozen=True)
@@ -108,13 +76,36 @@ class Pattern:
     def predicate(self) -> Callable[[str], bool]:
         """Return the function that says whether a key matches; it takes time that is linear in the key's length."""
         pieces = re.findall(r"\*\*/|\*\*|.", self.text, re.DOTALL)
-        first = _PatternState(pieces, _with_empty(pieces, {0}), {})
+
+        def with_empty(places: set[int]) -> frozenset[int]:
+            """Return the places with those behind pieces that match nothing at all."""
+            for place in range(0, 2 * len(pieces), 2):
+                if place in places and pieces[place // 2] in {"*", "**", "**/"}:
+                    places.add(place + 2)
+            return frozenset(places)
+
+        # A state of the search is a set of places in the pattern, so that one pass over a key decides, whatever the
+        # pattern is. Place 2n is before piece n, and 2n + 1 within a folder of a piece `**/`.
+        @cache
+        def step(places: frozenset[int], char: str) -> frozenset[int]:
+            after: set[int] = set()
+            for place in places:
+                number, is_inside = divmod(place, 2)
+                piece = pieces[number] if number < len(pieces) else None
+                if piece == "**/" and char != "/":
+                    after.add(2 * number + 1)
+                elif piece == "**/" and is_inside:
+                    after.add(2 * number)
+                elif piece == "**" or (piece == "*" and char != "/"):
+                    after.add(place)
+                elif piece == char or (piece == "?" and char != "/"):
+                    after.add(place + 2)
+            return with_empty(after)
+
+        first, last = with_empty({0}), 2 * len(pieces)
 
         def matches(key: str) -> bool:
-            state = first
-            for char in key:
-                state = state[char]
-            return state.is_match
+            return last in reduce(step, key, first)
 
         return self.text.__eq__ if self.is_key else matches
 
@@ -461,3 +452,125 @@ def read_some(stream: BinaryIO, num_bytes: int, what: str) -> bytes:
         if isinstance(error, SmaltiError):
             raise
         raise FormatError(f"{what}: cannot be read: {str(error)[:200]}") from error
+
+
+def read_export(store: Store) -> Mapping[str, Any] | None:
+    """Return the record of a complete export; None if the store has none.
+
+    Raises:
+        FormatError: The export is not complete, or its record is damaged.
+    """
+    try:
+        data = store.get_limited(RECORD, MAX_INDEX_BYTES)
+    except StoreNotFound:
+        return None
+    loaded: Any = load_strict(data, where=store.locate(RECORD))
+    record: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
+    if record.get("complete") is False:
+        raise FormatError(
+            f"{store.url}: this export is not complete; call `smalti export` again with the same arguments first",
+            url=store.url,
+        )
+    files = record.get("files")
+    if not isinstance(files, list) or not files or not record.get("complete") or not all(map(_is_entry, files)):
+        raise damaged_record(store.locate(RECORD), "names and sizes of its files")
+    return record
+
+
+def damaged_record(where: str, expected: str) -> FormatError:
+    """Return the error that the record of an export lacks what is expected."""
+    return FormatError(
+        f"{where}: expected the record of an export, with {expected}; it is damaged: copy it again, or export again to "
+        "another folder",
+        key=RECORD,
+    )
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or type(entry.get("bytes")) is not int:
+        return False
+    try:
+        check_key(entry["name"])
+    except StoreError:
+        return False
+    return True
+
+
+def exported_files(
+    store: Store, files: Sequence[ObjectInfo], export: Mapping[str, Any] | None, *, is_all: bool
+) -> tuple[ObjectInfo, ...]:
+    """Return the files of an export among those that were listed, after a check that none is missing or cut short.
+
+    Args:
+        store: The store that has them.
+        files: The files that were listed.
+        export: The record of the export; without one, nothing is checked.
+        is_all: False if the caller chose some of the files.
+
+    Raises:
+        StoreNotFound: Files are missing.
+        ChecksumMismatch: A file has another size than it was written with.
+    """
+    if export is None:
+        return tuple(files)
+    sizes = {entry["name"]: entry["bytes"] for entry in export["files"]}
+    present = {file.key: file for file in files}
+    if is_all:
+        for name in sizes:
+            # Listings leave it out if a name in it begins with `_` or `.`, as names of splits may.
+            if name not in present and any(part.startswith(("_", ".")) for part in name.split("/")):
+                with suppress(StoreNotFound):
+                    present[name] = replace(store.info(name), key=name)
+        if missing := [name for name in sizes if name not in present]:
+            raise StoreNotFound(
+                f"{store.url}: {len(missing)} of the {len(sizes)} files of this export are missing, such as "
+                f"{missing[0]}; copy them again, or give a pattern such as 'part-*' to read only those that are there",
+                url=store.url,
+                key=missing[0],
+            )
+    for name, size in sizes.items():
+        if name in present and present[name].num_bytes != size:
+            raise ChecksumMismatch(
+                f"{store.locate(name)}: expected {size} bytes, as {RECORD} says; found {present[name].num_bytes}: copy "
+                "it again",
+                key=name,
+            )
+    if not is_all:
+        return tuple(files)
+    endings = {name.rpartition(".")[2] for name in sizes}
+    others = [key for key in present if key not in sizes and key.rpartition(".")[2] in endings]
+    if others:
+        message = "%s: %d files are not of this export by its %s and were left out, such as %s"
+        _log.warning(message, store.url, len(others), RECORD, others[0])
+    return tuple(present[key] for key in sorted(present.keys() - others))
+
+
+def check_numbers(keys: Iterable[str], locate: Callable[[str], str]) -> None:
+    """Return only if files named `x-00000-of-00002.tar` are all there, and no others with such names.
+
+    Raises:
+        StoreNotFound: Some are missing.
+        FormatError: A number is larger than the number of files.
+    """
+    groups: dict[tuple[str, str, str], set[int]] = {}
+    for key in keys:
+        if match := NUMBERED.fullmatch(key):
+            groups.setdefault((match["begin"], match["count"], match["ending"]), set()).add(int(match["number"]))
+    for (begin, count, ending), numbers in groups.items():
+        total = int(count)
+        first = 1 if total in numbers and 0 not in numbers else 0  # some programs count from 1
+        expected = range(first, first + total)
+        missing = total - sum(number in expected for number in numbers)
+        others = sorted(number for number in numbers if number not in expected)
+        if missing:
+            number = next(number for number in expected if number not in numbers)
+            raise StoreNotFound(
+                f"{locate(f'{begin}{number:0{len(count)}d}-of-{count}{ending}')}: {missing} of {total} files with such "
+                "names are missing; fetch them, or give a pattern of files, which reads those that are there",
+                missing=missing,
+            )
+        if others:
+            raise FormatError(
+                f"{locate(f'{begin}{others[0]:0{len(count)}d}-of-{count}{ending}')}: {len(others)} files with such "
+                f"names have numbers above those of all {total} files; remove them, or give a pattern of files",
+            )

@@ -7,9 +7,10 @@ time of a copy in fresh memory. Files of other stores are read ahead by threads,
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,8 @@ from smalti.format.writing.sealing import SpareMemory
 from smalti.regular_files import open_descriptor
 from smalti.storage import Store
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 BATCH_BYTES = 8 << 20
 """An array is complete when it has this many bytes."""
 _BATCH_FILES = 1024
@@ -42,7 +45,7 @@ def read_contents(store: Store, keys: Sequence[str], sizes: Sequence[int] | None
             if there is none.
     """
     if store.local_path("any") is None:
-        yield from _read_ahead(store, keys, sizes)
+        yield from _read_files(store, keys, sizes)
         return
     begin = 0
     while begin < len(keys):
@@ -100,31 +103,40 @@ def _read_into(store: Store, key: str, room: memoryview) -> int | None:
     return len(data)
 
 
-def _read_ahead(store: Store, keys: Sequence[str], sizes: Sequence[int] | None) -> Iterator[pa.Array]:
-    waiting = deque(zip(keys, sizes or [0] * len(keys), strict=True))
-    with ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="smalti-contents") as pool:
-        reads: deque[tuple[Future[bytes], int]] = deque()
+def _read_files(store: Store, keys: Sequence[str], sizes: Sequence[int] | None) -> Iterator[pa.Array]:
+    chosen: list[bytes] = []
+    num_bytes = 0
+    for data in read_ahead(store.get, zip(keys, sizes or [0] * len(keys), strict=True), _READ_AHEAD):
+        chosen.append(data)
+        num_bytes += len(data)
+        if num_bytes >= BATCH_BYTES or len(chosen) >= _BATCH_FILES:
+            yield pa.array(chosen, pa.binary())
+            chosen, num_bytes = [], 0
+    if chosen:
+        yield pa.array(chosen, pa.binary())
 
-        def fill() -> None:
-            ahead = sum(size for _, size in reads)
-            while waiting and len(reads) < _READ_AHEAD and (not reads or ahead + waiting[0][1] <= _BYTES_AHEAD):
-                key, size = waiting.popleft()
-                reads.append((pool.submit(store.get, key), size))
-                ahead += size
 
+def read_ahead(read: Callable[[_Item], _Result], items: Iterable[tuple[_Item, int]], limit: int) -> Iterator[_Result]:
+    """Yield the results of reading items, in order, while threads read those that follow.
+
+    Args:
+        read: reads one item; the store's deadlines bound it.
+        items: each with its number of bytes, 0 if unknown; the sum of those in flight is bounded.
+        limit: most items in flight.
+    """
+    with ThreadPoolExecutor(limit, thread_name_prefix="smalti-contents") as pool:
+        reads: deque[tuple[Future[_Result], int]] = deque()
+        num_bytes = 0
         try:
-            fill()
-            chosen: list[bytes] = []
-            num_bytes = 0
+            for item, size in items:
+                while reads and (len(reads) == limit or num_bytes + size > _BYTES_AHEAD):
+                    future, done = reads.popleft()
+                    num_bytes -= done
+                    yield future.result()
+                reads.append((pool.submit(read, item), size))
+                num_bytes += size
             while reads:
-                chosen.append(reads.popleft()[0].result())  # the store has a deadline
-                num_bytes += len(chosen[-1])
-                fill()
-                if num_bytes >= BATCH_BYTES or len(chosen) >= _BATCH_FILES:
-                    yield pa.array(chosen, pa.binary())
-                    chosen, num_bytes = [], 0
-            if chosen:
-                yield pa.array(chosen, pa.binary())
+                yield reads.popleft()[0].result()
         finally:
-            for read, _ in reads:
-                read.cancel()
+            for future, _ in reads:
+                future.cancel()

@@ -9,9 +9,7 @@ A bad image is a row whose `error` has the reason, so that one pass both writes 
 the policy for such rows as metadata; `dataframe_to_mds`, which consumes the frame, follows it.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +22,7 @@ from smalti.format.encodings.images import ImageFileEncoding
 from smalti.format.encodings.registry import built_in_encoding
 from smalti.images import prepare_jpeg
 from smalti.images.header import probe_image
-from smalti.sources.contents import read_contents
+from smalti.sources.contents import read_ahead, read_contents
 from smalti.sources.image_folder import ImageFolder, place_key, split_files
 from smalti.spark.tasks import BatchTask, make_frame, map_in_arrow, select_columns
 from smalti.storage import Store, open_store
@@ -236,9 +234,8 @@ def _prepare_task(folder: ImageFolder, options: PrepareOptions) -> BatchTask:
         return partial(_keep_files, store, folder.encoding)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = (row for batch in batches for row in batch.to_pylist())
-        with ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="smalti-prepare") as pool:
-            yield from _batched(_ahead(pool, lambda row: prepare_file(store, row, options), files))
+        files = ((row, 0) for batch in batches for row in batch.to_pylist())
+        yield from _batched(read_ahead(lambda row: prepare_file(store, row, options), files, _READ_AHEAD))
 
     return task
 
@@ -281,23 +278,6 @@ def _check_size(data: bytes, num_bytes: int) -> None:
         raise BadImageError(
             f"the file changed while it was read: {num_bytes} bytes when listed, {len(data)} now; list the folder again"
         )
-
-
-def _ahead(
-    pool: ThreadPoolExecutor, work: Callable[[dict[str, Any]], dict[str, Any]], items: Iterator[dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """Yield the results in order, with a bounded number of items in flight; the store's own timeouts bound each."""
-    pending: deque[Future[dict[str, Any]]] = deque()
-    try:
-        for item in items:
-            pending.append(pool.submit(work, item))
-            if len(pending) > _READ_AHEAD:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        for future in pending:
-            future.cancel()
 
 
 def prepare_file(store: Store, file: dict[str, Any], options: PrepareOptions) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from smalti.compat.petastorm.reading.parquet import UNISCHEMA_KEY, ParquetSet, o
 from smalti.compat.petastorm.reading.rows import Columns, DiskCache, ReaderOptions, RowReader, kept_rows, taken
 from smalti.compat.petastorm.transform import TransformSpec, transform_of
 from smalti.compat.petastorm.unischema import Unischema, UnischemaField, chosen_columns
-from smalti.conversion.sources.parquet_files import read_footer
+from smalti.conversion.sources.parquet import read_footer
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED, Cursor, MixedStream, mapping
 from smalti.dataset import DEFAULT_SEED
 from smalti.dataset.order import Pass, Planned, Reading, RunOrder

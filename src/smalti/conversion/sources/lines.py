@@ -1,23 +1,14 @@
 """Files of lines: pieces of a file that begin and end with a line, blocks of whole lines, and declared types.
 
 Limits are enforced here, on the bytes that arrive: no line is longer than `MAX_LINE_BYTES`, and text has no NUL byte.
-
-Also here: the quotes of CSV files, that is, where rows end if values may contain line ends, and whether quotes are
-well-formed.
-
-A quote opens a value only at the start of a field, is doubled within it, and is closed at the end of the field
-(RFC 4180). Within a field that does not begin with one, it is a character like any other. The parser accepts text after
-a closing quote, and removes the quote; so that no value is altered, such text is an error here.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from smalti.conversion.files import SourceFiles, StoredFile, list_files, read_some
@@ -263,145 +254,3 @@ def _named_type(column: str, name: Any) -> pa.DataType:
             "'timestamp' or 'decimal128(38, 2)'",
             column=column,
         ) from error
-
-
-_NEWLINE, _RETURN = 10, 13
-_MAX_QUOTES = 1 << 24
-_MAX_HEADER_BYTES = 16 << 20
-_LINE_END = re.compile(rb"\r?\n|\r")
-Places = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """The delimiter, quote and header of CSV files."""
-
-    delimiter: str
-    quote: str
-    """Empty for none."""
-    names: tuple[str, ...] | None = None
-    """Names of the columns; None if the first row has them."""
-    has_header: bool = True
-    """True if the first row of each file has names, and no values."""
-    is_declared: bool = False
-    """True if the caller gave the delimiter."""
-
-    def has_quotes(self, data: bytes) -> bool:
-        """Return whether there is a quote in these bytes."""
-        return bool(self.quote) and self.quote.encode() in data
-
-
-def row_blocks(piece: LineRange, dialect: Dialect) -> Iterator[Block]:
-    """Yield blocks of whole rows; their quotes are well-formed.
-
-    Raises:
-        FormatError: A quote is malformed or not closed, or a row is longer than `MAX_LINE_BYTES`.
-    """
-    rest, at = b"", 0
-    for lines in line_blocks(piece):
-        data = rest + lines.data if rest else lines.data
-        block = Block(piece, data, at)
-        if len(data) > _MAX_QUOTES and dialect.quote and data.count(dialect.quote.encode()) > _MAX_QUOTES:
-            raise too_long(block, f"row (with more than {_MAX_QUOTES} quotes)")
-        cut = _end_of_rows(block, dialect)
-        rest = data[cut:]
-        if cut:
-            yield block if cut == len(data) else Block(piece, data[:cut], at)
-            at += cut
-        if len(rest) > MAX_LINE_BYTES:
-            raise too_long(Block(piece, b"", at), "row (is a quote not closed?)")
-    if rest:
-        block = Block(piece, rest, at)
-        quotes = np.flatnonzero(np.frombuffer(rest, np.uint8) == ord(dialect.quote))
-        *_, place = _open_and_close(block, quotes, dialect)
-        raise block.error(
-            f"a quote ({dialect.quote}) is opened and not closed. Close it; or if the file has values that begin with "
-            "such a character and no quoted values, give settings={'quote': ''}",
-            place,
-        )
-
-
-def first_row_end(block: Block, dialect: Dialect) -> int:
-    """Return the place behind the first row of a block whose quotes are well-formed; 0 if the row is too long."""
-    data = block.data
-    first = _LINE_END.search(data)
-    if first is not None and not dialect.has_quotes(data[: first.end()]):
-        return first.end()
-    ends = row_ends(replace(block, data=data[: data.rfind(b"\n", 0, _MAX_HEADER_BYTES) + 1]), dialect)
-    return int(ends[0]) if len(ends) else 0
-
-
-def row_ends(block: Block, dialect: Dialect) -> Places:
-    """Return the places behind the ends of the rows of a block whose quotes are well-formed; also of empty rows."""
-    codes = np.frombuffer(block.data, np.uint8)
-    ends = np.flatnonzero(codes == _NEWLINE)
-    returns = np.flatnonzero(codes == _RETURN)
-    if len(returns):
-        ends = np.sort(np.concatenate([ends, returns[codes[np.minimum(returns + 1, len(codes) - 1)] != _NEWLINE]]))
-    if dialect.has_quotes(block.data):
-        ends = ends[np.searchsorted(_structural(block, dialect), ends) % 2 == 0]
-    return ends + 1
-
-
-def _end_of_rows(block: Block, dialect: Dialect) -> int:
-    """Return the place behind the last whole row of whole lines."""
-    data = block.data
-    if not dialect.has_quotes(data):
-        return len(data)
-    quotes = _structural(block, dialect)
-    if len(quotes) % 2 == 0:
-        return len(data)
-    place = data.rfind(b"\n", 0, int(quotes[-1]))
-    while place >= 0:
-        quotes_before = int(np.searchsorted(quotes, place))
-        if quotes_before % 2 == 0:
-            break
-        place = data.rfind(b"\n", 0, int(quotes[quotes_before - 1]))
-    return place + 1
-
-
-def _structural(block: Block, dialect: Dialect) -> Places:
-    """Return the places of the quotes that open and close, in turn; both quotes of a doubled one may be among them."""
-    codes = np.frombuffer(block.data, np.uint8)
-    quote = ord(dialect.quote)
-    places = np.flatnonzero(codes == quote)
-    is_edge = np.zeros(256, bool)
-    is_edge[[ord(dialect.delimiter), _NEWLINE, _RETURN, quote]] = True
-    opening, closing = places[0::2], places[1::2]
-    if opening[0] == 0:
-        opening = opening[1:]
-    # Every second quote opens: so it is if each one stands at the edge of a field or beside another quote.
-    if is_edge[codes[opening - 1]].all() and is_edge[codes[closing + 1]].all():
-        return places
-    return np.array(list(_open_and_close(block, places, dialect)), np.int64)
-
-
-def _open_and_close(block: Block, places: Places, dialect: Dialect) -> Iterator[int]:
-    """Yield the places of quotes that open and close; slow, for blocks with quotes within fields without quotes.
-
-    Raises:
-        FormatError: Text follows a closing quote.
-    """
-    data = block.data
-    quote, edges = ord(dialect.quote), {ord(dialect.delimiter), _NEWLINE, _RETURN}
-    is_open, doubled = False, -1
-    for place in places.tolist():
-        if is_open:
-            if place == doubled:
-                continue
-            if data[place + 1] == quote:
-                doubled = place + 1
-                continue
-            if data[place + 1] not in edges:
-                shown = data[max(0, place - 10) : place + 10].decode("utf-8", "replace").splitlines()
-                raise block.error(
-                    f"text follows a closing quote, as in {' '.join(shown)!r}. Write a quote within a value as "
-                    f"{dialect.quote * 2}; Spark does so with .option('escape', '\"'). If quotes have no meaning in "
-                    "this file, give settings={'quote': ''}",
-                    place,
-                )
-            is_open = False
-            yield place
-        elif not place or data[place - 1] in edges:
-            is_open = True
-            yield place

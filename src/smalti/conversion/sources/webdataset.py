@@ -25,8 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from smalti.conversion.exported import RECORD, damaged_record
-from smalti.conversion.files import StoredFile, list_files, without_compression
+from smalti.conversion.files import RECORD, StoredFile, damaged_record, list_files, without_compression
 from smalti.conversion.source import OpenedPart, OpenedSource, SourceOptions, check_columns
 from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound
 from smalti.format import parse_encoding

@@ -2,7 +2,7 @@
 
 Here: the common columns of the files, the bytes of row groups, and the files themselves, in Smalti's stores or in a
 file system of pyarrow (HDFS, or a given one). Not here: footers and folders that are columns
-(`smalti.conversion.sources.parquet_files`), the cache of row groups (`rows`).
+(`smalti.conversion.sources.parquet`), the cache of row groups (`rows`).
 
 Addresses of local files are read as Spark writes to them: the rest of `file:///a%20b#1` is the name of a folder.
 
@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from smalti.compat.petastorm.errors import FilesNotAvailable
 from smalti.conversion.files import is_hidden
-from smalti.conversion.sources.parquet_files import (
+from smalti.conversion.sources.parquet import (
     Footer,
     first_type,
     is_unchanged,
