@@ -5,8 +5,9 @@ only if its header does; everything else (index files, tags) can be derived or r
 
 A new field belongs in `VersionFacts` if the history shows it (and in `Draft` too if writers fill it in), else in
 `Annotations`. Headers, manifests and drafts inherit from them, and `shared_fields` copies the values between these
-classes by name. The other place to change is the table of the JSON codec, `_REQUIRED` or `_OPTIONAL`; a value that the
-publisher itself sets, such as `created`, is also set in `next_header` (`next_version.py`).
+classes by name. Its JSON type follows from its type. The other places to change: `_OPTIONAL` has the names of fields
+that headers leave out when they are empty, as new ones must be for older headers to be read; a value that the publisher
+itself sets, such as `created`, is also set in `next_header` (`next_version.py`).
 """
 
 import json
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from smalti.catalog.digest import digest_of, digest_of_shards, is_content, version_digest
 from smalti.catalog.table.arrow import load_table
@@ -56,35 +57,8 @@ MAX_REMEMBERED_WRITES = 256
 SEGMENT_LIST_SUFFIX = ".segments.json"
 _SHA256 = re.compile("[0-9a-f]{64}")
 _ABSENT = object()
-_REQUIRED: dict[str, type | tuple[type, ...]] = {
-    "version": int,
-    "parent": (int, type(None)),
-    "write_id": str,
-    "operation": str,
-    "digest": str,
-    "rows": int,
-    "num_shards": int,
-    "num_bytes": int,
-    "partitions": (list, tuple),
-    "columns": dict,
-    "table_key": str,
-    "table_sha256": str,
-    "created": str,
-    "lineage": dict,
-    "metadata": dict,
-    "writes": dict,
-}
-"""The JSON types of the fields that every header has."""
-_OPTIONAL: dict[str, tuple[type, type | None]] = {
-    "digest_scheme": (str, None),
-    "logical": (dict, None),
-    "row_hash": (str, None),
-    "sidecars": (list, dict),
-    "fenced": (list, str),
-    "expired": (list, int),
-    "erased": (list, dict),
-}
-"""The JSON types of fields, and of their members, that are left out when they are empty, as in older headers."""
+_OPTIONAL = ("digest_scheme", "logical", "row_hash", "sidecars", "fenced", "expired", "erased")
+"""Fields of headers that are left out when they are empty, as in older headers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,8 +271,7 @@ class Header(Annotations, VersionFacts):
 
     def emit(self) -> bytes:
         """Return the header as JSON bytes; optional fields are left out where they are empty."""
-        values = {name: getattr(self, name) for name in (*_REQUIRED, *_OPTIONAL)}
-        kept = {name: value for name, value in values.items() if value or name in _REQUIRED}
+        kept = {name: value for name, value in vars(self).items() if value or name not in _OPTIONAL}
         top = {"smalti": _format_of(self.digest_scheme), **kept}
         return json.dumps(top, indent=1, sort_keys=True, allow_nan=False).encode()
 
@@ -310,6 +283,17 @@ class Header(Annotations, VersionFacts):
     def has_files_of(self, other: "Header") -> bool:
         """Return whether the other version has the same files, not only the same content."""
         return all(getattr(self, name) == getattr(other, name) for name in ("table_sha256", "sidecars", "logical"))
+
+
+def _json_type(hint: Any) -> tuple[Any, type | None]:
+    """Return the JSON type, or types, of a field with this type, and the type of the members of a list."""
+    members = get_args(hint)
+    if get_origin(hint) in (tuple, Sequence):
+        return list, _json_type(members[0])[0]
+    return (dict if get_origin(hint) is Mapping else members or hint), None
+
+
+_JSON_TYPES = {name: _json_type(hint) for name, hint in get_type_hints(Header).items()}
 
 
 def header_key(version: int) -> str:
@@ -335,8 +319,9 @@ def parse_header(data: bytes, *, where: str) -> Header:
             key=where,
         )
     values: dict[str, Any] = {}
-    for name in (*_REQUIRED, *(name for name in _OPTIONAL if name in found)):
-        kind, member = _OPTIONAL.get(name) or (_REQUIRED[name], None)
+    for name, (kind, member) in _JSON_TYPES.items():
+        if name in _OPTIONAL and name not in found:
+            continue
         value = found.get(name, _ABSENT)
         fits = isinstance(value, kind) and not isinstance(value, bool)
         fits = fits and (member is None or all(type(each) is member for each in value))
