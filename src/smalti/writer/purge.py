@@ -21,7 +21,7 @@ from smalti.cache import inspect
 from smalti.cache.sources import detect_cache_folder
 from smalti.catalog.manifest import Header, stored_bytes
 from smalti.catalog.opening import find_newest, headers_before, read_tags
-from smalti.catalog.retention.retire import PendingWrite, Retirement, RetireOptions, retire
+from smalti.catalog.retention.retire import PendingWrite, Retirement, retire
 from smalti.catalog.sidecars import columns_of
 from smalti.catalog.tags import tag, tags, untag
 from smalti.errors import ArgumentError, CatalogError, IndexFileError, SchemaError, StoreNotFound
@@ -409,7 +409,8 @@ class Purge:
         return retire(
             self.store,
             retired,
-            options=RetireOptions(self.options.unsafe_ttl, self.options.bucket_versions),
+            unsafe_ttl=self.options.unsafe_ttl,
+            bucket_versions=self.options.bucket_versions,
             dry_run=dry_run,
             on_remove=progress_of(self.on_progress, "removed"),
         )

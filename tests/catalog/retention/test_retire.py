@@ -4,7 +4,7 @@ import pytest
 
 from smalti.catalog import load_manifest, publish, rollback, verify
 from smalti.catalog.manifest import read_header
-from smalti.catalog.retention.retire import RetireOptions, retire
+from smalti.catalog.retention.retire import retire
 from smalti.catalog.retention.vacuum import vacuum
 from smalti.catalog.tags import tag
 from smalti.errors import CatalogError, CommitConflict, VersionNotFound
@@ -109,6 +109,6 @@ def test_leftovers_of_unpublished_writes_stay_for_a_week(store, make_draft):
 
 def test_a_vacuum_after_a_purge_finds_nothing_that_the_purge_left(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb")
-    retire(store, [1], options=RetireOptions(unsafe_ttl=True))
+    retire(store, [1], unsafe_ttl=True)
     store.pass_days(20)
     assert [each.key for each in vacuum(store).removed if "/shard." in each.key] == []

@@ -46,16 +46,6 @@ _SOON = 1.0  # second: with `unsafe_ttl`, what was put in the second of the list
 
 
 @dataclass(frozen=True)
-class RetireOptions:
-    """Permission to remove more than the objects of published writes."""
-
-    unsafe_ttl: bool = False
-    """Remove objects of unpublished writes at once, not only after seven days; safe only if no writer is running."""
-    bucket_versions: bool = False
-    """Remove what a versioned bucket keeps of removed objects."""
-
-
-@dataclass(frozen=True)
 class PendingWrite:
     """A write that was not published and may be running, and what it has put."""
 
@@ -90,22 +80,25 @@ def retire(
     store: Store,
     versions: Collection[int],
     *,
-    options: RetireOptions | None = None,
+    unsafe_ttl: bool = False,
+    bucket_versions: bool = False,
     dry_run: bool = False,
     on_remove: Callable[[int, int], None] | None = None,
     clock: PublishingClock = SYSTEM,
 ) -> Retirement:
     """Remove these versions and everything that no other version needs; with `dry_run` only report it.
 
+    `unsafe_ttl` removes objects of unpublished writes at once, not only after seven days; safe only if no writer is
+    running. `bucket_versions` also removes what a versioned bucket keeps of removed objects.
+
     Raises:
         CatalogError: one of them is the newest or has a tag; nothing was removed.
         CommitConflict: one was tagged during the call, or others kept publishing; nothing was removed.
         Otherwise: as for `vacuum`.
     """
-    options = options or RetireOptions()
     check_set(store)
     listed = StoreListing(store)
-    cutoff = listed.now + _SOON if options.unsafe_ttl else listed.now - LEAST_SECONDS
+    cutoff = listed.now + _SOON if unsafe_ttl else listed.now - LEAST_SECONDS
     for attempt in range(PUBLISH_ATTEMPTS):
         state = SetState.retiring(store, listed, cutoff, versions)
         if not dry_run:
@@ -113,6 +106,7 @@ def retire(
         unfinished = list_uploads(store)
         found = state.sweep(state.kept_versions, unfinished or ())
         uploads = None if unfinished is None else _uploads_to_abort(unfinished, state)
+        committed = None
         if not dry_run and (state.expired or found.fences):
             committed = announce_removal(
                 store,
@@ -128,40 +122,26 @@ def retire(
                 clock.pause(0.05 * (attempt + 1))
                 continue
             _check_tags(store, state, versions)
-            return _finish(state, found, uploads, options, (committed.version, committed.write_id), on_remove)
-        return _finish(state, found, uploads, options, None, on_remove, dry_run=dry_run)
+        if not dry_run:
+            for upload in uploads or ():
+                store.abort_upload(upload)
+            remove_objects(store, found.doomed, on_remove)
+        old = _old_versions(state, found)
+        removes_old = bool(old) and bucket_versions and not dry_run
+        for each in (old or ()) if removes_old else ():
+            store.remove_old_version(each)
+        return Retirement(
+            version=committed.version if committed else None,
+            write_id=committed.write_id if committed else None,
+            retired=state.expired if committed or dry_run else (),
+            removed=found.doomed,
+            uploads=uploads,
+            old_versions=old,
+            old_versions_removed=removes_old,
+            pending=tuple(_pending(state, found)),
+        )
     raise CommitConflict(
         f"{store.url}: others published {PUBLISH_ATTEMPTS} times during the call; nothing was removed. Call again"
-    )
-
-
-def _finish(
-    state: SetState,
-    found: Sweep,
-    uploads: tuple[UnfinishedUpload, ...] | None,
-    options: RetireOptions,
-    announced: tuple[int, str] | None,
-    on_remove: Callable[[int, int], None] | None,
-    *,
-    dry_run: bool = False,
-) -> Retirement:
-    if not dry_run:
-        for upload in uploads or ():
-            state.store.abort_upload(upload)
-        remove_objects(state.store, found.doomed, on_remove)
-    old = _old_versions(state, found)
-    removes_old = bool(old) and options.bucket_versions and not dry_run
-    for each in (old or ()) if removes_old else ():
-        state.store.remove_old_version(each)
-    return Retirement(
-        version=announced[0] if announced else None,
-        write_id=announced[1] if announced else None,
-        retired=state.expired if announced or dry_run else (),
-        removed=found.doomed,
-        uploads=uploads,
-        old_versions=old,
-        old_versions_removed=removes_old,
-        pending=tuple(_pending(state, found)),
     )
 
 

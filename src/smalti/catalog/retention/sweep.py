@@ -18,9 +18,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,9 +175,7 @@ def sweep(
         owner = owner_of(upload.key, writes)
         if owner is not None:
             youngest[owner] = max(youngest.get(owner, 0.0), upload.begun)
-    tables: list[Doomed] = []
-    others = CompressedRows[Doomed](_row_of, _doomed_of)
-    marked: list[Doomed] = []
+    removed = CompressedRows[Doomed](_row_of, _doomed_of)
     fences: set[str] = set()
     kept: dict[Why, int] = {}
     for info in listing:
@@ -190,18 +188,14 @@ def sweep(
         if (fence := _fence_of(info.key, writes)) is not None:
             fences.add(fence)
         if _TABLE.fullmatch(info.key):  # first, so that a half-removed version cannot be opened
-            tables.append(doomed)
+            removed.first.append(doomed)
         elif write_id_of(info.key) is not None:  # last: they identify the rest
-            marked.append(doomed)
+            removed.last.append(doomed)
         else:
-            others.add(doomed)
-    by_key = attrgetter("key")
-    return Sweep(
-        doomed=Joined(sorted(tables, key=by_key), others, sorted(marked, key=by_key)),
-        kept=kept,
-        fences=tuple(sorted(fences)),
-        shown=frozenset(shown),
-    )
+            removed.add(doomed)
+    for few in (removed.first, removed.last):
+        few.sort(key=attrgetter("key"))
+    return Sweep(removed, kept, fences=tuple(sorted(fences)), shown=frozenset(shown))
 
 
 def _row_of(each: Doomed) -> tuple[str, int, str]:
@@ -256,20 +250,24 @@ def time_of(info: ObjectInfo) -> float:
     return float("inf") if info.changed is None else info.changed
 
 
-class CompressedRows(Generic[T]):
+class CompressedRows(Sequence[T]):
     """Values in order, iterable several times, some thousands of them compressed together.
 
-    A million objects take some 25 MB: neighbouring names differ little.
+    A million objects take some 25 MB: neighbouring names differ little. Equal to every sequence of equal values.
     """
 
     def __init__(self, to_row: Callable[[T], tuple[Any, ...]], from_row: Callable[..., T]) -> None:
         """Create an empty sequence of values that these functions make rows of JSON, and rows values."""
+        self.first: list[T] = []
+        """A few values before those that were added."""
+        self.last: list[T] = []
+        """A few values after them."""
         self._to_row, self._from_row = to_row, from_row
         self._parts: list[bytes] = []
         self._fresh: list[tuple[Any, ...]] = []
 
     def add(self, value: T) -> None:
-        """Append a value."""
+        """Append a value to those that were added."""
         self._fresh.append(self._to_row(value))
         if len(self._fresh) == _OBJECTS_AT_ONCE:
             columns = list(zip(*self._fresh, strict=True))
@@ -277,38 +275,16 @@ class CompressedRows(Generic[T]):
             self._fresh = []
 
     def __len__(self) -> int:
-        return _OBJECTS_AT_ONCE * len(self._parts) + len(self._fresh)
+        return len(self.first) + _OBJECTS_AT_ONCE * len(self._parts) + len(self._fresh) + len(self.last)
 
     def __iter__(self) -> Iterator[T]:
+        yield from self.first
         for part in self._parts:
             for row in zip(*json.loads(zlib.decompress(part)), strict=True):
                 yield self._from_row(*row)
         for row in self._fresh:
             yield self._from_row(*row)
-
-
-def listed_objects(found: Iterable[ObjectInfo]) -> CompressedRows[ObjectInfo]:
-    """Return objects in the order in which a store listed them, iterable several times; name, size and time of each."""
-    rows = CompressedRows[ObjectInfo](
-        lambda each: (each.key, each.num_bytes, each.changed),
-        lambda key, num_bytes, changed: ObjectInfo(key, num_bytes, "", changed),
-    )
-    for each in found:
-        rows.add(each)
-    return rows
-
-
-class Joined(Sequence[T]):
-    """The values of several collections, end to end; equal to every sequence of equal values."""
-
-    def __init__(self, *parts: "Sequence[T] | CompressedRows[T]") -> None:
-        self._parts = parts
-
-    def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    def __iter__(self) -> Iterator[T]:
-        return chain.from_iterable(self._parts)
+        yield from self.last
 
     def __getitem__(self, at: Any) -> Any:
         """Return a value, or a tuple of values for a slice; the values before it are passed over."""
@@ -327,6 +303,17 @@ class Joined(Sequence[T]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} values)"
+
+
+def listed_objects(found: Iterable[ObjectInfo]) -> CompressedRows[ObjectInfo]:
+    """Return objects in the order in which a store listed them, iterable several times; name, size and time of each."""
+    rows = CompressedRows[ObjectInfo](
+        lambda each: (each.key, each.num_bytes, each.changed),
+        lambda key, num_bytes, changed: ObjectInfo(key, num_bytes, "", changed),
+    )
+    for each in found:
+        rows.add(each)
+    return rows
 
 
 class Names:

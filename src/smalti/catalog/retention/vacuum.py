@@ -128,29 +128,34 @@ def vacuum(
         unfinished = list_uploads(store)
         found = state.sweep(state.kept_versions, unfinished or ())
         uploads = None if unfinished is None else old_uploads(unfinished, state.writes, state.cutoff)
-        if dry_run:
-            return _report(state, found, uploads, dry_run=True)
-        for upload in uploads or ():
+        for upload in () if dry_run else uploads or ():
             store.abort_upload(upload)
-        if not found.doomed:
-            return _report(state, found, uploads, dry_run=False)
-        if not state.expired and not found.fences:  # no version could reference the removed objects again
-            remove_objects(store, found.doomed, on_remove)
-            return _report(state, found, uploads, dry_run=False)
-        committed = announce_removal(
-            store,
-            state.newest,
-            f"vacuum-{secrets.token_hex(8)}",
-            fenced=state.fences(found),
-            expired=state.expired,
-            clock=clock,
-        )
-        if committed is not None:
+        committed = None
+        # Without expired versions and fences, no version could reference the removed objects again.
+        if found.doomed and not dry_run and (state.expired or found.fences):
+            committed = announce_removal(
+                store,
+                state.newest,
+                f"vacuum-{secrets.token_hex(8)}",
+                fenced=state.fences(found),
+                expired=state.expired,
+                clock=clock,
+            )
+            if committed is None:
+                clock.pause(0.05 * (attempt + 1))
+                continue
             tagged = set(tags(store).values()) & set(state.expired)  # tagged since the first read
             found = state.sweep({*state.kept_versions, *tagged}, unfinished or ()) if tagged else found
+        if not dry_run:
             remove_objects(store, found.doomed, on_remove)
-            return _report(state, found, uploads, dry_run=False, version=committed.version)
-        clock.pause(0.05 * (attempt + 1))
+        return VacuumReport(
+            dry_run=dry_run,
+            version=committed.version if committed else None,
+            expired=state.expired if committed or dry_run else (),
+            removed=found.doomed,
+            uploads=uploads,
+            kept={why.value: found.kept[why] for why in Why if why in found.kept},
+        )
     raise CommitConflict(
         f"{store.url}: others published {PUBLISH_ATTEMPTS} times during the call; nothing was removed. Call again"
     )
@@ -356,24 +361,6 @@ def list_uploads(store: Store) -> list[UnfinishedUpload] | None:
         return list(store.unfinished_uploads())
     except StoreError:  # not every S3-compatible store lists them, nor for all credentials
         return None
-
-
-def _report(
-    state: SetState,
-    found: Sweep,
-    uploads: tuple[UnfinishedUpload, ...] | None,
-    *,
-    dry_run: bool,
-    version: int | None = None,
-) -> VacuumReport:
-    return VacuumReport(
-        dry_run=dry_run,
-        version=version,
-        expired=state.expired if version is not None or dry_run else (),
-        removed=found.doomed,
-        uploads=uploads,
-        kept={why.value: found.kept[why] for why in Why if why in found.kept},
-    )
 
 
 def parse_age(age: str | float) -> float:
