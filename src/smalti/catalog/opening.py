@@ -5,12 +5,12 @@
 """
 
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from smalti.catalog.digest import CONTENT, digest_of, digest_of_shards, is_content
@@ -49,6 +49,7 @@ from smalti.errors import (
 from smalti.format import MAX_INDEX_BYTES, Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of
 from smalti.storage import Place, Store, open_store
+from smalti.storage.retry import begin_call
 
 HEADER_TIMEOUT_SECONDS = 600.0
 """For a header that a thread reads; more than any store takes until it raises."""
@@ -193,19 +194,8 @@ def _last_readable(
 
 
 def _read_early(store: Store, version: int) -> Future[Header]:
-    """Start to read a header in a thread, which does not keep the process alive. Saves opening a set a round trip."""
-    answer: Future[Header] = Future()
-
-    def ask(answer: Future[Header]) -> None:
-        try:
-            answer.set_result(read_header(store, version))
-        except BaseException as error:  # noqa: BLE001 -- raised where the answer is waited for
-            answer.set_exception(error)
-        finally:
-            del answer  # an error that its own frame refers to would keep all frames alive until garbage collection
-
-    threading.Thread(target=ask, args=(answer,), name="smalti-next-version", daemon=True).start()
-    return answer
+    """Begin to read a header in a thread. Saves opening a set a round trip."""
+    return begin_call(partial(read_header, store, version), "smalti-next-version")
 
 
 def _read_once(store: Store, version: int, early: dict[int, Future[Header]], *, named: dict[str, Any] | None) -> Header:

@@ -60,21 +60,29 @@ def most_seconds(timeout: float, size: int) -> float:
     return timeout + size / MIN_BYTES_PER_SECOND
 
 
+def begin_call(act: Callable[[], T], name: str) -> Future[T]:
+    """Begin a call on a thread of this name, which does not keep the process alive."""
+    answer: Future[T] = Future()
+
+    def run(answer: Future[T]) -> None:
+        try:
+            answer.set_result(act())
+        except BaseException as fault:  # noqa: BLE001 -- raised by the thread that waits
+            answer.set_exception(fault)
+        finally:
+            del answer  # a fault that its own frame refers to would keep all frames alive until garbage collection
+
+    threading.Thread(target=run, args=(answer,), name=name, daemon=True).start()
+    return answer
+
+
 def call_within(seconds: float, act: Callable[[], T]) -> T:
     """Return the result of `act`, on a thread that is abandoned at the deadline: a stale mount blocks for ever.
 
     Raises:
         StoreTimeout: `act` has not returned within that time.
     """
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(act())
-        except BaseException as fault:  # noqa: BLE001 -- raised by the thread that waits
-            future.set_exception(fault)
-
-    threading.Thread(target=run, name="smalti-bounded-call", daemon=True).start()
+    future = begin_call(act, "smalti-bounded-call")
     if not wait([future], seconds).done:
         raise StoreTimeout(
             f"no answer within {seconds:.0f} s; check the address, the network, and the mount if it is one"
