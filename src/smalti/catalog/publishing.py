@@ -298,8 +298,8 @@ def announce_removal(
     Raises:
         CommitUnknown: as for `publish`; nothing may be removed then.
     """
-    header = next_header(newest, write_id, VersionStep(newest, operation, clock))
-    header = replace(header, fenced=fenced, expired=tuple(sorted({*newest.expired, *expired})))
+    step = VersionStep(newest, operation, clock, expired=expired)
+    header = replace(next_header(newest, write_id, step), fenced=fenced)
     if erased is not None:
         header = replace(header, erased=erased)
     committed = _commit(store, header, clock)
@@ -437,34 +437,30 @@ def _finish(
 def check_stored(store: Store, shards: Sequence[ShardInfo], write_id: str) -> None:
     """Check that every file of the shards is in the store, with its size, in memory that names do not add to.
 
-    The shards of one write have a common folder, and a few listing requests return all their sizes. Names are compared
-    by 64-bit hashes, 160 MB for ten million. Files that the listing does not show with their size are looked up one by
-    one.
+    The shards of one write have a common folder, and a few listing requests return all their sizes. Names and sizes are
+    compared by 64-bit hashes, 160 MB for ten million with their places. Files that the listing does not show with their
+    size are looked up one by one.
 
     Raises:
         CatalogError: one is not.
     """
     folders: set[str] = set()
-    expected = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+    expected = [np.zeros(0, np.uint64)]
     for batch in stored_sizes_of(shards):
         expected.append(_hashed(batch))
         folders |= {_folder(name, write_id) for name, _ in batch}
-    hashes, sizes = (np.concatenate(parts) for parts in zip(*expected, strict=True))
+    hashes = np.concatenate(expected)
     order = np.argsort(hashes, kind="stable")
-    hashes, sizes = hashes[order], sizes[order]
-    listed = np.zeros(hashes.size, bool)
+    hashes = hashes[order]
+    is_listed = np.zeros(hashes.size, bool)
     for folder in sorted(folders - {""}):
         found = store.list(folder)
         while objects := list(islice(found, _BATCH)):
-            names, num_bytes = _hashed([(info.key, info.num_bytes) for info in objects])
-            places = np.searchsorted(hashes, names)
-            inside = places < hashes.size
-            places, names, num_bytes = places[inside], names[inside], num_bytes[inside]
-            listed[places[(hashes[places] == names) & (sizes[places] == num_bytes)]] = True
-    if listed.all():
+            present = _hashed([(info.key, info.num_bytes) for info in objects])
+            places = np.searchsorted(hashes, present)
+            is_listed[order[places[hashes.take(places, mode="clip") == present]]] = True
+    if is_listed.all():
         return
-    is_listed = np.zeros(hashes.size, bool)
-    is_listed[order] = listed
     files = (file for shard in shards for file in shard.stored_files)
     for file, is_there in zip(files, is_listed.tolist(), strict=True):
         if is_there:
@@ -482,10 +478,9 @@ def check_stored(store: Store, shards: Sequence[ShardInfo], write_id: str) -> No
             )
 
 
-def _hashed(files: Sequence[tuple[str, int]]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the hashes of the names, and the sizes."""
-    hashes = np.array([xxh3_64_intdigest(name.encode()) for name, _ in files], np.uint64)
-    return hashes, np.array([num_bytes for _, num_bytes in files], np.int64)
+def _hashed(files: Sequence[tuple[str, int]]) -> NDArray[np.uint64]:
+    """Return a hash of the name and the size of each file."""
+    return np.array([xxh3_64_intdigest(f"{num_bytes} {name}".encode()) for name, num_bytes in files], np.uint64)
 
 
 def _folder(basename: str, write_id: str) -> str:
