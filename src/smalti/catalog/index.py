@@ -33,11 +33,10 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,8 +67,7 @@ from smalti.errors import (
     StoreNotFound,
 )
 from smalti.format import MAX_INDEX_BYTES, BlockList, ShardInfo, check_basename, emit_index, parse_index
-from smalti.format.index import FILE_KINDS, MAX_STORED_BYTES
-from smalti.format.sizes import VERSION
+from smalti.format.index import FILE_KINDS, MAX_STORED_BYTES, index_parts
 from smalti.storage import Store
 from smalti.storage.store import delete_own, put_own
 
@@ -98,7 +96,6 @@ MAX_REPLACED_BYTES = 64 << 20
 """A larger file is not read in order to replace it: a publisher must not need that much memory."""
 MANY_SHARDS = 4096
 """From this number of shards on, an index file is written entry by entry: a million entries are 700 MB."""
-_ENTRIES_AT_ONCE = 1024
 MAX_LISTED_SHARDS = 1 << 15
 """Number of shards up to which every publisher lists them: 20 MB and about a second; 2 TB in shards of 64 MB."""
 _HEAD, _TAIL = b'{"shards": [', b'], "version": 2}'
@@ -414,7 +411,7 @@ def put_index(store: Store, key: str, shards: Sequence[ShardInfo], extra: Mappin
     listed = (shard.listed() for shard in inside)
     version = extra.get(EXTRA, {}).get("version", 0)
     if len(shards) < MANY_SHARDS:
-        replace_index(store, key, emit_index(list(listed), extra), version)
+        replace_index(store, key, emit_index(listed, extra), version)
         return
     with tempfile.TemporaryDirectory(prefix="smalti-index-") as scratch:
         path = Path(scratch, "index.json")
@@ -494,29 +491,6 @@ def version_of_index(data: bytes, where: str = "") -> int:
         return 0
     version = extra.get("version") if isinstance(extra, dict) else None
     return version if type(version) is int else 0
-
-
-def index_parts(shards: Iterable[ShardInfo], extra: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the bytes that `emit_index` returns for the same arguments, some thousand entries at a time.
-
-    Raises:
-        IndexFileError: as for `emit_index`.
-    """
-    emit_index([], extra)  # raises for keys that cannot be used
-    separator = "{"
-    for key in sorted((*extra, "shards", "version")):
-        yield f"{separator}{json.dumps(key)}: ".encode()
-        separator = ", "
-        if key != "shards":
-            yield json.dumps(VERSION if key == "version" else extra[key], sort_keys=True).encode()
-            continue
-        yield b"["
-        between, left = "", iter(shards)
-        while batch := list(islice(left, _ENTRIES_AT_ONCE)):
-            yield (between + json.dumps([shard.to_json() for shard in batch], sort_keys=True)[1:-1]).encode()
-            between = ", "
-        yield b"]"
-    yield b"}"
 
 
 def read_regular(data: bytes, *, where: str) -> tuple[ShardTable, str] | None:

@@ -7,10 +7,11 @@ import gc
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from smalti.errors import IndexFileError, SchemaError
@@ -24,6 +25,7 @@ from smalti.format.text import TEXT_FORMATS, TextLayout, is_utf8, layout_of, par
 
 MAX_NAME_CHARS = 1024
 """Longest key that S3, GCS and Azure all accept."""
+_ENTRIES_AT_ONCE = 1024
 _ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")  # `smalti.catalog.table.content` has this rule as a pattern
 PARQUET = "parquet"
 """Value of `format` of a file that is no shard but a part in Parquet: versions of prepared images consist of them."""
@@ -404,20 +406,42 @@ def shards_of(top: Any, *, where: str) -> tuple[list[ShardInfo], dict[str, Any]]
     return shards, {key: value for key, value in top.items() if key not in {"shards", "version"}}
 
 
-def emit_index(shards: Sequence[ShardInfo], extra: Mapping[str, Any] | None = None) -> bytes:
+def emit_index(shards: Iterable[ShardInfo], extra: Mapping[str, Any] | None = None) -> bytes:
     """Return the bytes of an index file that MosaicML's reader opens; it ignores the `extra` top-level keys.
 
     Raises:
         IndexFileError: `extra` would replace the shards or the version, or cannot be written as strict JSON.
     """
+    return b"".join(index_parts(shards, extra))
+
+
+def index_parts(shards: Iterable[ShardInfo], extra: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+    """Yield the bytes that `emit_index` returns, some thousand entries at a time: a million are 700 MB.
+
+    Raises:
+        IndexFileError: as for `emit_index`, before any part.
+    """
     taken = {"shards", "version"} & set(extra or {})
     if taken:
         raise IndexFileError(f"`extra` may not hold {sorted(taken)}: those are the index file's own keys.")
-    obj = {**(extra or {}), "shards": [shard.to_json() for shard in shards], "version": VERSION}
+    top = {**(extra or {}), "shards": None, "version": VERSION}
     try:
-        return json.dumps(obj, sort_keys=True, allow_nan=False).encode("ascii")
+        texts = {key: json.dumps(top[key], sort_keys=True, allow_nan=False) for key in sorted(top)}
     except (TypeError, ValueError) as error:
         raise IndexFileError(f"`extra` cannot be written as strict JSON: {error}.") from error
+    separator, rest = "{", iter(shards)
+    for key, text in texts.items():
+        yield f"{separator}{json.dumps(key)}: {'[' if key == 'shards' else text}".encode("ascii")
+        separator = ", "
+        if key != "shards":
+            continue
+        between = ""
+        while batch := list(islice(rest, _ENTRIES_AT_ONCE)):
+            entries = json.dumps([shard.to_json() for shard in batch], sort_keys=True, allow_nan=False)
+            yield f"{between}{entries[1:-1]}".encode("ascii")
+            between = ", "
+        yield b"]"
+    yield b"}"
 
 
 def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
