@@ -28,7 +28,7 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from smalti.catalog.table.content import TableContent
-from smalti.catalog.table.shard_table import ShardTable, scheme_of, segment_shards_of
+from smalti.catalog.table.shard_table import ShardTable, segment_shards_of
 from smalti.format import FileInfo, Schema, ShardInfo
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _quoted = json.encoder.encode_basestring_ascii
 
 def content_scheme(segment_shards: int | None) -> str:
     """Return the scheme of a version in segments of so many shards; with None, of one with a single table."""
-    return CONTENT if segment_shards is None else f"{CONTENT}-{scheme_of(segment_shards)}"
+    return CONTENT if segment_shards is None else f"{CONTENT}-segments-{segment_shards}"
 
 
 def is_content(scheme: str) -> bool:

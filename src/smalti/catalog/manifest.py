@@ -21,7 +21,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from smalti.catalog.digest import digest_of, digest_of_shards, is_content, version_digest
 from smalti.catalog.table.arrow import load_table
-from smalti.catalog.table.segments import load_segments
+from smalti.catalog.table.segments import digest_of_list, load_segments
 from smalti.catalog.table.shard_table import (
     ShardTable,
     check_shards,
@@ -420,8 +420,8 @@ def digest_by(scheme: str, shards: Sequence[ShardInfo], logical: Mapping[str, An
     """Return the digest of a version's shards by a scheme; of segments, it is computed over the digests in the list."""
     content = segments_in(shards)
     if not is_content(scheme):
-        return digest_of(shards) if content is None else content.listed.digest
-    parts = [digest_of_shards(shards)] if content is None else [facts.digest for facts in content.listed.segments]
+        return digest_of(shards) if content is None else digest_of_list(content)
+    parts = [digest_of_shards(shards)] if content is None else [facts.digest for facts in content.facts]
     return version_digest(parts, logical, scheme)
 
 
@@ -432,7 +432,7 @@ def segment_keys(store: Store, header: Header) -> dict[str, str]:
         IndexFileError: the list of segments is missing or damaged.
     """
     content = segments_in(_read_table(store, header)) if header.is_segmented else None
-    return {} if content is None else {facts.sha256: facts.key for facts in content.listed.segments}
+    return {} if content is None else {facts.sha256: facts.key for facts in content.facts}
 
 
 def _read_table(store: Store, header: Header) -> ShardTable:

@@ -42,7 +42,7 @@ from smalti.catalog.manifest import (
 from smalti.catalog.sidecars import check_no_added_columns, joined_erasures, sidecars_after
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.arrow import created_bytes, emit_table, parse_table, table_of
-from smalti.catalog.table.segments import joined_table, segmented
+from smalti.catalog.table.segments import emit_list, joined_table, segmented
 from smalti.catalog.table.shard_table import (
     Segment,
     ShardTable,
@@ -233,7 +233,7 @@ def _put_segments(
     if parent is not None and parent.is_segmented:
         with suppress(IndexFileError):  # an append has read the list; what replaces a damaged version needs none of it
             before = segments_in(read_manifest(store, parent, recount=False).shards)
-            known = {} if before is None else {facts.sha256: facts for facts in before.listed.segments}
+            known = {} if before is None else {facts.sha256: facts for facts in before.facts}
 
     def stored(file: TableFile, facts: Segment) -> TableFile:
         same = known.get(facts.sha256)
@@ -251,14 +251,14 @@ def _put_segments(
         key, sha256 = _put_table(store, data, parent)
         return TableFile(replace(facts, key=key, sha256=sha256, file_bytes=len(data)), store, file.loaded)
 
-    facts = segments.listed.segments
+    facts = segments.facts
     if sum(each.sha256 not in known for each in facts) <= _PARALLEL_PUTS:  # an append, mostly
         files = tuple(map(stored, segments.files, facts))
     else:
         with ThreadPoolExecutor(_PARALLEL_PUTS, thread_name_prefix="smalti-segment") as pool:
             files = tuple(pool.map(stored, segments.files, facts))
     found = ShardTable(TableFiles(files, segments.segment_shards, columns))
-    data = found.content.listed.emit()
+    data = emit_list(found.content)
     if len(data) > tables.MAX_LIST_BYTES:
         raise CatalogError(
             f"{store.url}: the list of the {len(files)} segments of the shard table would have {len(data)} bytes, of "

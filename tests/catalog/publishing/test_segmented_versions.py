@@ -27,7 +27,8 @@ from smalti.catalog.manifest import header_key, parse_header, read_header, segme
 from smalti.catalog.publishing import replace_content
 from smalti.catalog.retention.retire import retire
 from smalti.catalog.table import segments as tables
-from smalti.catalog.table.shard_table import SegmentList, segments_in, sizes_of
+from smalti.catalog.table.segments import emit_list
+from smalti.catalog.table.shard_table import TableFile, TableFiles, segments_in, sizes_of
 from smalti.catalog.tags import tag
 from smalti.errors import CatalogError, FormatError, IndexFileError, VersionNotFound
 from smalti.exchange import copy_version
@@ -284,13 +285,13 @@ def test_a_version_with_a_damaged_list_can_be_replaced(make_shards):
 
 def with_segments(store, facts):
     """Replace the list of version 1, and its SHA-256 in the header, as a faulty writer might."""
-    header, data = read_header(store, 1), SegmentList(4, tuple(facts)).emit()
+    header, data = read_header(store, 1), emit_list(TableFiles(tuple(map(TableFile, facts)), 4))
     store.put(header.table_key, data)
     store.put(header_key(1), replace(header, table_sha256=sha256(data).hexdigest()).emit())
 
 
 def facts_in(store, version):
-    return segments_in(load_manifest(store, version=version).shards).listed.segments
+    return segments_in(load_manifest(store, version=version).shards).facts
 
 
 def test_segments_of_two_versions_mixed_are_an_error(make_shards):
@@ -491,7 +492,7 @@ def test_a_copy_has_the_digest_and_the_scheme_of_its_source(make_shards, tmp_pat
 def as_earlier(store, version=1):
     """Give a version in segments the list and the header that an earlier release wrote."""
     shards = load_manifest(store, version=version).shards
-    facts = segments_in(shards).listed.segments
+    facts = segments_in(shards).facts
     old = [replace(each, digest=digest_of(shards[4 * place : 4 * place + 4])) for place, each in enumerate(facts)]
     with_segments(store, old)
     header = read_header(store, version)

@@ -13,10 +13,19 @@ from hypothesis import strategies as st
 from smalti.catalog.digest import digest_of
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.arrow import emit_table, table_of
-from smalti.catalog.table.segments import joined_table, segmented, shards_only_in, tables_in
+from smalti.catalog.table.segments import (
+    digest_of_list,
+    emit_list,
+    joined_table,
+    parse_list,
+    segmented,
+    shards_only_in,
+    tables_in,
+)
 from smalti.catalog.table.shard_table import (
-    SegmentList,
     ShardTable,
+    TableFile,
+    TableFiles,
     bytes_of,
     kinds_of,
     num_bytes_of,
@@ -59,8 +68,8 @@ def test_the_segments_and_their_digest_depend_on_the_shards_alone(count, cuts, s
     for number, part in enumerate(parts):
         appended = segmented([table_of(part) if number % 2 else part], after=segments_in(appended))
     assert list(appended) == shards
-    assert segments_in(appended).listed == segments_in(at_once).listed
-    assert [each.shards for each in segments_in(at_once).listed.segments] == [
+    assert segments_in(appended).facts == segments_in(at_once).facts
+    assert [each.shards for each in segments_in(at_once).facts] == [
         len(shards[begin : begin + size]) for begin in range(0, count, size)
     ]
 
@@ -148,7 +157,7 @@ def test_only_the_last_segment_is_built_again_when_shards_are_added():
     first = segments_in(in_segments(shards_in_two_splits(10)))
     names = [shard(n, "train") for n in range(900, 903)]
     second = segments_in(segmented([names], after=first))
-    assert [each.shards for each in second.listed.segments] == [4, 4, 4, 1]
+    assert [each.shards for each in second.facts] == [4, 4, 4, 1]
     assert second.files[:2] == first.files[:2]
     assert second.files[2].facts != first.files[2].facts
 
@@ -179,33 +188,36 @@ def test_a_small_number_of_shards_is_one_table_and_a_large_one_is_not(monkeypatc
 
 
 def listed():
-    facts = segments_in(in_segments(shards_in_two_splits(10))).listed
-    return SegmentList(
-        facts.segment_shards,
-        tuple(replace(each, key=f"k/{each.sha256}", digest=each.sha256) for each in facts.segments),
-    )
+    segments = segments_in(in_segments(shards_in_two_splits(10)))
+    facts = [replace(each, key=f"k/{each.sha256}", digest=each.sha256) for each in segments.facts]
+    return list_of(segments.segment_shards, facts)
+
+
+def list_of(size, facts):
+    return TableFiles(tuple(map(TableFile, facts)), size)
 
 
 def test_a_list_is_read_as_it_was_written():
-    assert SegmentList.parse(listed().emit(), where="list") == listed()
+    parsed = parse_list(emit_list(listed()), where="list")
+    assert (parsed.segment_shards, parsed.facts) == (SIZE, listed().facts)
 
 
 def test_a_digest_changes_with_any_segment_their_order_and_their_size():
     one = listed()
-    other = replace(one.segments[0], digest="0" * 64)
+    other = replace(one.facts[0], digest="0" * 64)
     changed = [
-        SegmentList(SIZE, (other, *one.segments[1:])),
-        SegmentList(SIZE, (one.segments[1], one.segments[0], one.segments[2])),
-        SegmentList(SIZE, one.segments[:2]),
-        SegmentList(SIZE + 1, one.segments),
+        list_of(SIZE, (other, *one.facts[1:])),
+        list_of(SIZE, (one.facts[1], one.facts[0], one.facts[2])),
+        list_of(SIZE, one.facts[:2]),
+        list_of(SIZE + 1, one.facts),
     ]
-    assert len({one.digest, *(each.digest for each in changed)}) == 5
+    assert len(set(map(digest_of_list, (one, *changed)))) == 5
 
 
 def test_the_digest_of_an_earlier_version_is_the_sha256_of_the_digests_of_the_segments():
     one = listed()
-    text = "smalti-manifest-2 4\n" + "".join(f"{each.digest}\n" for each in one.segments)
-    assert one.digest == sha256(text.encode()).hexdigest()
+    text = "smalti-manifest-2 4\n" + "".join(f"{each.digest}\n" for each in one.facts)
+    assert digest_of_list(one) == sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -223,17 +235,17 @@ def test_the_digest_of_an_earlier_version_is_the_sha256_of_the_digests_of_the_se
     ],
 )
 def test_a_list_with_an_invalid_entry_is_refused(changes):
-    top = json.loads(listed().emit())
+    top = json.loads(emit_list(listed()))
     top["segments"][1] |= changes
     with pytest.raises(IndexFileError):
-        SegmentList.parse(json.dumps(top).encode(), where="list")
+        parse_list(json.dumps(top).encode(), where="list")
 
 
 @pytest.mark.parametrize("changes", [{"smalti": 2}, {"segment_shards": 0}, {"segment_shards": 3}, {"segments": {}}])
 def test_a_list_of_another_form_is_refused(changes):
-    top = json.loads(listed().emit()) | changes
+    top = json.loads(emit_list(listed())) | changes
     with pytest.raises(IndexFileError):
-        SegmentList.parse(json.dumps(top).encode(), where="list")
+        parse_list(json.dumps(top).encode(), where="list")
 
 
 def test_selected_rows_keep_their_places():

@@ -8,6 +8,7 @@ list that of each segment. What a segment has is compared with its facts when it
 """
 
 import hashlib
+import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -20,7 +21,6 @@ from smalti.catalog.table.arrow import emit_table
 from smalti.catalog.table.content import NAMES, TableContent, check_kinds, own_content
 from smalti.catalog.table.shard_table import (
     Segment,
-    SegmentList,
     ShardTable,
     SplitFacts,
     TableFile,
@@ -33,7 +33,7 @@ from smalti.catalog.table.shard_table import (
     segments_in,
 )
 from smalti.errors import CatalogError, IndexFileError
-from smalti.format import Schema, ShardInfo
+from smalti.format import Schema, ShardInfo, load_strict
 from smalti.storage import Store
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ MAX_TABLE_SHARDS = 10_000
 """A version of up to so many shards has a single table."""
 SEGMENT_SHARDS = 8192
 """Shards of a segment: 2 MB, which are written again by an append of one shard."""
+LIST_FORMAT = 1
 MAX_LIST_BYTES = 64 << 20
 """About 10^9 shards."""
 _LAST_NAME = "\U0010ffff"
@@ -57,7 +58,7 @@ def tables_in(shards: Sequence[ShardInfo]) -> Iterator[tuple[str, Any]]:
     if content is None:
         yield "", shards
         return
-    for file, facts in zip(content.files, content.listed.segments, strict=True):
+    for file, facts in zip(content.files, content.facts, strict=True):
         own = TableFile(facts, file.store, file.loaded)
         yield facts.sha256, ShardTable(TableFiles((own,), content.segment_shards, content.columns))
 
@@ -96,14 +97,48 @@ def load_segments(store: Store, key: str, *, sha256: str, scheme: str, columns: 
             f"{where}: expected sha256 {sha256}, found {found} over {len(data)} bytes; the object was changed or cut",
             key=key,
         )
-    listed = SegmentList.parse(data, where=where)
-    if segment_shards_of(scheme) != listed.segment_shards:
+    segments = parse_list(data, where=where, store=store, columns=columns)
+    if segment_shards_of(scheme) != segments.segment_shards:
         raise IndexFileError(
-            f"{where} has segments of {listed.segment_shards} shards; its header names the digest scheme {scheme!r}",
+            f"{where} has segments of {segments.segment_shards} shards; its header names the digest scheme {scheme!r}",
             key=key,
         )
-    files = tuple(TableFile(facts, store) for facts in listed.segments)
-    return ShardTable(TableFiles(files, listed.segment_shards, columns))
+    return ShardTable(segments)
+
+
+def parse_list(
+    data: bytes, *, where: str, store: Store | None = None, columns: Mapping[str, str] | None = None
+) -> TableFiles:
+    """Parse and check a list; return the segments of a version with these columns, which the store has.
+
+    Raises:
+        IndexFileError: it is not of the form that `emit_list` returns, or from a newer Smalti.
+    """
+    top = load_strict(data, where=where)
+    if not isinstance(top, dict) or top.get("smalti") != LIST_FORMAT:
+        raise IndexFileError(f"{where} is no list of segments of format {LIST_FORMAT}: update smalti", key=where)
+    size, entries = top.get("segment_shards"), top.get("segments")
+    if type(size) is not int or size < 1 or not isinstance(entries, list):
+        raise IndexFileError(f"{where}: expected a list of segments and their size, found {size!r:.40}", key=where)
+    facts = [Segment.from_json(entry, where=where) for entry in entries]
+    sizes = [each.shards for each in facts]
+    if any(count != size for count in sizes[:-1]) or any(not 1 <= count <= size for count in sizes[-1:]):
+        raise IndexFileError(f"{where}: its segments have {sizes[:4]!r}... shards, expected {size} each", key=where)
+    return TableFiles(tuple(TableFile(each, store) for each in facts), size, columns)
+
+
+def emit_list(segments: TableFiles) -> bytes:
+    """Return the list of the segments as JSON bytes."""
+    entries = [vars(facts) for facts in segments.facts]
+    return json.dumps(
+        {"smalti": LIST_FORMAT, "segment_shards": segments.segment_shards, "segments": entries}, sort_keys=True
+    ).encode()
+
+
+def digest_of_list(segments: TableFiles) -> str:
+    """Return the digest of an earlier version: the SHA-256, hex, of the digests of its segments."""
+    lines = [f"smalti-manifest-2 {segments.segment_shards}", *(facts.digest for facts in segments.facts)]
+    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
 
 def joined_table(parts: Iterable[Sequence[ShardInfo]], count: int) -> ShardTable:

@@ -4,11 +4,10 @@ A `ShardInfo` is created from its row on access. A million `ShardInfo` take a gi
 table takes 150 MB, of which only the accessed rows are read.
 """
 
-import hashlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,13 +32,12 @@ from smalti.catalog.table.content import (
     numbers_in,
 )
 from smalti.errors import IndexFileError, StoreNotFound
-from smalti.format import FileInfo, Schema, ShardInfo, check_basename, load_strict
+from smalti.format import FileInfo, Schema, ShardInfo, check_basename
 from smalti.storage import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LIST_FORMAT = 1
 _SCHEME = re.compile(r"(?:content-)?segments-([1-9][0-9]{0,8})")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _ROWS_AT_ONCE = 1024
@@ -49,11 +47,6 @@ _PARALLEL_LOADS = 2
 _PARALLEL_FETCHES = 16
 MAX_MAPPED = 256
 """Segments that are mapped at once, each of which takes a file descriptor; the others are in memory."""
-
-
-def scheme_of(segment_shards: int) -> str:
-    """Return the name of the digest scheme of earlier versions in segments of this size."""
-    return f"segments-{segment_shards}"
 
 
 def segment_shards_of(scheme: str) -> int | None:
@@ -115,47 +108,6 @@ class Segment:
         if not is_valid:
             raise IndexFileError(f"{where}: an entry has invalid facts: {str(entry)[:200]}")
         check_basename(found.key, where=where)
-        return found
-
-
-@dataclass(frozen=True)
-class SegmentList:
-    """The segments of a version, in order."""
-
-    segment_shards: int
-    """Shards of each segment but the last, which may have fewer."""
-    segments: tuple[Segment, ...]
-
-    @property
-    def digest(self) -> str:
-        """Digest of an earlier version, whose scheme is `scheme_of`: SHA-256, hex, over the digests of the segments."""
-        lines = [f"smalti-manifest-2 {self.segment_shards}", *(each.digest for each in self.segments)]
-        return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
-
-    def emit(self) -> bytes:
-        """Return the list as JSON bytes."""
-        entries = [vars(segment) for segment in self.segments]
-        return json.dumps(
-            {"smalti": LIST_FORMAT, "segment_shards": self.segment_shards, "segments": entries}, sort_keys=True
-        ).encode()
-
-    @classmethod
-    def parse(cls, data: bytes, *, where: str) -> "SegmentList":
-        """Parse and check a list.
-
-        Raises:
-            IndexFileError: it is not of the form that `emit` returns, or from a newer Smalti.
-        """
-        top = load_strict(data, where=where)
-        if not isinstance(top, dict) or top.get("smalti") != LIST_FORMAT:
-            raise IndexFileError(f"{where} is no list of segments of format {LIST_FORMAT}: update smalti", key=where)
-        size, entries = top.get("segment_shards"), top.get("segments")
-        if type(size) is not int or size < 1 or not isinstance(entries, list):
-            raise IndexFileError(f"{where}: expected a list of segments and their size, found {size!r:.40}", key=where)
-        found = cls(size, tuple(Segment.from_json(entry, where=where) for entry in entries))
-        sizes = [each.shards for each in found.segments]
-        if any(count != size for count in sizes[:-1]) or any(not 1 <= count <= size for count in sizes[-1:]):
-            raise IndexFileError(f"{where}: its segments have {sizes[:4]!r}... shards, expected {size} each", key=where)
         return found
 
 
@@ -238,9 +190,9 @@ class TableFiles:
         return self._ends[-1] if self._ends else 0
 
     @property
-    def listed(self) -> SegmentList:
-        """The list of segments; empty for a single file."""
-        return SegmentList(self.segment_shards or 0, tuple(file.facts for file in self.files if file.facts is not None))
+    def facts(self) -> tuple[Segment, ...]:
+        """The facts of the segments; empty for a single file."""
+        return tuple(file.facts for file in self.files if file.facts is not None)
 
     def contents(self) -> Iterator[TableContent]:
         """Load the files that are not loaded yet, in parallel, and yield all; the memory of each is released after it.
@@ -452,17 +404,12 @@ class ShardTable(Sequence[ShardInfo]):
 
     def of_partition(self, name: str) -> "ShardTable":
         """Return the shards of one split."""
-        chosen = np.flatnonzero(self._has_word("partition", lambda word: word == name))
+        chosen = np.flatnonzero(self.has_word("partition", lambda word: word == name))
         if chosen.size and chosen[-1] - chosen[0] + 1 == chosen.size:
             return self[int(chosen[0]) : int(chosen[-1]) + 1]
         return ShardTable(self.content, self._select(np.arange(self.content.size))[chosen])
 
-    def without_hash(self, name: str) -> Iterator[ShardInfo]:
-        """Yield the shards that do not declare this hash; their files may have it all the same."""
-        places = np.flatnonzero(~self._has_word("hash_names", lambda word: name in word.split(",")))
-        return (self[place] for place in places.tolist())
-
-    def _has_word(self, name: str, accepts: Callable[[str], bool]) -> NDArray[np.bool_]:
+    def has_word(self, name: str, accepts: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return for each shard whether it has a word that is accepted."""
         places, words = self.words(name)
         return np.array([*map(accepts, words), False])[places]
@@ -563,7 +510,7 @@ def partitions_of(shards: Sequence[ShardInfo]) -> tuple[str, ...]:
 def facts_of(shards: Sequence[ShardInfo]) -> tuple[Segment, ...]:
     """Return the facts of the segments, if these are all shards of a table in segments; they save loading it."""
     segments = segments_in(shards)
-    return () if segments is None else segments.listed.segments
+    return () if segments is None else segments.facts
 
 
 def _words_in(shards: ShardTable, name: str) -> set[str]:
@@ -624,7 +571,10 @@ def kinds_of(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
 def without_hash(shards: Sequence[ShardInfo], name: str) -> FileInfo | None:
     """Return the first stored file without a hash of this name; None if all have it."""
     # Every file of a shard has all hashes that the shard declares; that was checked when a table was opened.
-    lacking = shards.without_hash(name) if isinstance(shards, ShardTable) else shards
+    lacking: Iterable[ShardInfo] = shards
+    if isinstance(shards, ShardTable):
+        declares = shards.has_word("hash_names", lambda word: name in word.split(","))
+        lacking = (shards[place] for place in np.flatnonzero(~declares).tolist())
     return next((file for shard in lacking for file in shard.stored_files if name not in file.hashes), None)
 
 
