@@ -7,7 +7,7 @@
 4. What others publish in the meantime is searched too, and the version is built again; nothing of it is lost.
 5. The version carries a record of the deletion (`smalti.catalog.sidecars`).
 6. A purge then searches all older versions, removes tags where that was asked for, retires the versions that hold
-   chosen samples (`smalti.catalog.retention.retire`), removes this machine's cached copies of them, and reads every
+   chosen samples (`smalti.catalog.retention.vacuum`), removes this machine's cached copies of them, and reads every
    shard that a version still has, to show that none holds a chosen sample.
 7. Killed at any point, the old version or the new one is there; calling it again continues.
 """

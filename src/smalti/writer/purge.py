@@ -2,7 +2,7 @@
 
 1. Every version that can still be opened is searched. Shards that several versions share are read once.
 2. Versions that hold chosen samples must have no tags, or the tags are removed or moved, as the caller says.
-3. They are retired (`smalti.catalog.retention.retire`): what no kept version needs is removed at once.
+3. They are retired (`smalti.catalog.retention.vacuum`): what no kept version needs is removed at once.
 4. Copies of them in the cache folder of this machine are removed.
 5. Every shard that a version still has is read again, and searched.
 
@@ -21,7 +21,7 @@ from smalti.cache import inspect
 from smalti.cache.sources import detect_cache_folder
 from smalti.catalog.manifest import Header, stored_bytes
 from smalti.catalog.opening import find_newest, headers_before, read_tags
-from smalti.catalog.retention.retire import PendingWrite, Retirement, retire
+from smalti.catalog.retention.vacuum import PendingWrite, Retirement, retire
 from smalti.catalog.sidecars import columns_of
 from smalti.catalog.tags import tag, tags, untag
 from smalti.errors import ArgumentError, CatalogError, IndexFileError, SchemaError, StoreNotFound

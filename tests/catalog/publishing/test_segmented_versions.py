@@ -25,7 +25,7 @@ from smalti.catalog import index as index_files
 from smalti.catalog.digest import digest_of
 from smalti.catalog.manifest import header_key, parse_header, read_header, segment_keys
 from smalti.catalog.publishing import replace_content
-from smalti.catalog.retention.retire import retire
+from smalti.catalog.retention.vacuum import retire
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.segments import emit_list
 from smalti.catalog.table.shard_table import TableFile, TableFiles, segments_in, sizes_of

@@ -6,7 +6,7 @@ import pytest
 from smalti import MDSWriter, StreamingDataset
 from smalti.cache import CacheOptions
 from smalti.catalog import load_manifest, rollback, vacuum, verify
-from smalti.catalog.retention.retire import retire
+from smalti.catalog.retention.vacuum import retire
 from smalti.errors import DeletedSamplesWarning, StoreError
 from smalti.exchange import copy_version, sync
 from smalti.format import BlockHashes

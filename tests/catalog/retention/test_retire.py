@@ -4,8 +4,7 @@ import pytest
 
 from smalti.catalog import load_manifest, publish, rollback, verify
 from smalti.catalog.manifest import read_header
-from smalti.catalog.retention.retire import retire
-from smalti.catalog.retention.vacuum import vacuum
+from smalti.catalog.retention.vacuum import retire, vacuum
 from smalti.catalog.tags import tag
 from smalti.errors import CatalogError, CommitConflict, VersionNotFound
 from tests.catalog.publishing.interfering_store import InterferingStore
