@@ -24,20 +24,28 @@ from typing import Any
 
 from smalti.attributes import whole_or_none
 from smalti.catalog.commit import SYSTEM, check_created
-from smalti.catalog.manifest import FOLDER, INDEX, Draft, Header, read_header
+from smalti.catalog.manifest import FOLDER, INDEX, Header, read_header, read_manifest
 from smalti.catalog.next_version import VersionStep
-from smalti.catalog.opening import Tag, WantedVersion, find_newest, headers_before, no_shard_set, read_tags
+from smalti.catalog.opening import (
+    Tag,
+    WantedVersion,
+    find_newest,
+    header_of,
+    headers_before,
+    open_version,
+    read_tags,
+)
 from smalti.catalog.publishing import Mode, check_target, publish_copy
 from smalti.catalog.retention import markers
-from smalti.catalog.sidecars import columns_of, erasure_id, shards_of, store_columns
+from smalti.catalog.sidecars import erasure_id
 from smalti.catalog.table.shard_table import samples_of
 from smalti.catalog.tags import tag as set_tag
-from smalti.errors import ArgumentError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
-from smalti.exchange.target import Content, CopyTarget, vacuumed
+from smalti.errors import ArgumentError, CommitConflict, DatasetExists, StoreExists, StoreNotFound
+from smalti.exchange.target import CopyTarget, Parcel, files_of, vacuumed
 from smalti.exchange.transfer import CopyOptions, Progress, Transfer, is_whole
-from smalti.format import MAX_INDEX_BYTES, ShardInfo
+from smalti.format import MAX_INDEX_BYTES
 from smalti.format.index import FileInfo
-from smalti.storage import Place, Store
+from smalti.storage import Place
 from smalti.storage.store import put_own
 
 
@@ -162,86 +170,26 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
         raise ArgumentError(f"`mode` is {mode!r}, expected 'create' or 'overwrite'")
     transfer = Transfer(source, target, options, on_progress, dry_run=dry_run)
     choice = WantedVersion(whole_or_none("version", version), tag)
-    content = Content.read(transfer.source, choice.number_in(transfer.source))
-    if content.header is None:
-        return _copy_plain(transfer, content, split)
+    number = choice.number_in(transfer.source)
+    newest = find_newest(transfer.source, lenient=True).header
+    if newest is None:
+        return _copy_plain(transfer, number, split)
+    number = newest.version if number is None else number
+    if number in newest.expired:
+        raise vacuumed(transfer.source, number)
+    header = header_of(transfer.source, number)
+    manifest = read_manifest(transfer.source, header)
     state = CopyTarget.read(transfer.target)
-    write_id = content.header.write_id
+    write_id = header.write_id
     if split is not None:  # it follows from the source's, so that a repeated call returns the same version
-        text = f"{write_id}\n{content.manifest.digest}\n{split}"
+        text = f"{write_id}\n{manifest.digest}\n{split}"
         write_id = f"copy-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-    parcel = Parcel(content, write_id, split)
-    present = state.version_of(content.header, write_id=write_id)
+    present = state.version_of(header, write_id=write_id)
     if present is None:
         check_target(transfer.target, mode, can_append=False)
         if not restore_erased:
-            state.check_erased(content.header)
-    return _copy_parcels(transfer, state, [replace(parcel, present=present)])
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """A version to be copied."""
-
-    content: Content
-    write_id: str
-    split: str | None = None
-    present: Header | None = None
-    """The version at the target that has it already."""
-    placeholder_for: Header | None = None
-    """A version that the source has no objects of any more; this content gets its number at the target."""
-
-    @property
-    def source(self) -> Header:
-        """The version at the source."""
-        header = self.placeholder_for or self.content.header
-        if header is None:
-            raise SmaltiError("a plain MDS set has no version; its copy has no parcel")
-        return header
-
-    @property
-    def erased(self) -> tuple[Mapping[str, Any], ...]:
-        """Records of deletions of samples; a placeholder has those of its own that the copied content has too."""
-        recorded = {erasure_id(entry) for entry in self.source.erased}
-        return tuple(entry for entry in self.content.erased if erasure_id(entry) in recorded)
-
-    def owners(self) -> tuple[str, ...]:
-        """Return the write ids of the files, and that of the copy."""
-        found = {
-            owner
-            for file in self.content.files(self.split)
-            if (owner := self.content.owner_of(file.basename)) is not None
-        }
-        return tuple(sorted({*found, self.write_id}))
-
-    def draft(self, target: Store) -> Draft:
-        """Return the draft to publish at the target; of a split, its tables of added columns are put there.
-
-        The record of source files is of all splits, so that it is left out with one; its row hash is not known.
-        """
-        header, manifest, split = self.source, self.content.manifest, self.split
-        origin: dict[str, Any] = {
-            "url": self.content.store.url,
-            "version": header.version,
-            "operation": header.operation,
-            "created": header.created,
-        }
-        if self.placeholder_for is not None:
-            origin["is_expired"] = True
-        if split is None:
-            return manifest.redraft(self.write_id, metadata={**manifest.metadata, "copied_from": origin})
-        sidecars, places = [], self.content.places(split)
-        for number, entry in enumerate(columns_of(manifest.sidecars)):
-            aligned: Sequence[ShardInfo] = shards_of(self.content.store, entry)
-            key, chosen = f"{self.write_id}/columns-{number}.arrow", [aligned[place] for place in places]
-            sidecars.append(store_columns(target, key, chosen, entry.columns, entry.logical).to_json())
-        return manifest.redraft(
-            self.write_id,
-            metadata={**manifest.metadata, "copied_from": {**origin, "split": split}},
-            shards=tuple(manifest.select(split)),
-            sidecars=tuple(sidecars),
-            row_hash="",
-        )
+            state.check_erased(header)
+    return _copy_parcels(transfer, state, [Parcel(transfer.source, manifest, header, write_id, split, present)])
 
 
 def _report(
@@ -277,12 +225,12 @@ def _copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parce
     new = [parcel for parcel in parcels if parcel.present is None]
     owners = [parcel.owners() for parcel in new]
     for parcel, names in zip(new, owners, strict=True):
-        state.check_fences(parcel.content, names, parcel.content.files(parcel.split))
+        state.check_fences(parcel, names)
     if not transfer.dry_run:
         state.begin({name for names in owners for name in names})
     checked = [parcel for parcel in parcels if parcel.present is None or transfer.options.read_back]
     missing, num_files, num_bytes = _needs(state, checked, is_checked=transfer.options.read_back)
-    published: list[int | None] = [None] * len(new)
+    published: dict[str, int] = {}  # by write id
     if not transfer.dry_run:
         try:
             transfer.run(missing)
@@ -293,7 +241,7 @@ def _copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parce
                 raise
             raise vacuumed(transfer.source, min(gone)) from error
         parent, expired = state.newest, list[int]()
-        for place, (parcel, names) in enumerate(zip(new, owners, strict=True)):
+        for parcel, names in zip(new, owners, strict=True):
             step = VersionStep(
                 parent,
                 "copy",
@@ -301,30 +249,29 @@ def _copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parce
                 owners=names,
                 expired=tuple(expired),
                 erased=parcel.erased,
-                digest_scheme=parcel.content.manifest.digest_scheme if parcel.split is None else None,
+                digest_scheme=parcel.manifest.digest_scheme if parcel.split is None else None,
             )
             manifest = publish_copy(transfer.target, parcel.draft(transfer.target), step)
-            published[place] = manifest.version
+            published[parcel.write_id] = manifest.version
             expired = [*expired, manifest.version] if parcel.placeholder_for is not None else expired
             for owner in names:
                 markers.end(transfer.target, owner)
             parent = read_header(transfer.target, manifest.version)
-    numbers = iter(published)
     versions = tuple(
         CopiedVersion(
             source=parcel.source.version,
-            target=next(numbers) if parcel.present is None else parcel.present.version,
+            target=published.get(parcel.write_id) if parcel.present is None else parcel.present.version,
             write_id=parcel.write_id,
-            digest=parcel.content.manifest.digest,
-            rows=samples_of(parcel.content.manifest.select(parcel.split)),
+            digest=parcel.manifest.digest,
+            rows=samples_of(parcel.manifest.select(parcel.split)),
             was_present=parcel.present is not None,
             is_placeholder=parcel.placeholder_for is not None,
         )
         for parcel in parcels
     )
     may_hold_deleted = state.may_hold_deleted(
-        (None if parcel.placeholder_for is not None else number, parcel.erased)
-        for parcel, number in zip(new, published, strict=True)
+        (None if parcel.placeholder_for is not None else published.get(parcel.write_id), parcel.erased)
+        for parcel in new
     )
     return _report(transfer, versions, missing, num_files, num_bytes, may_hold_deleted)
 
@@ -335,24 +282,26 @@ def _needs(state: CopyTarget, parcels: Sequence[Parcel], *, is_checked: bool) ->
     seen: set[str] = set()
     num_files = num_bytes = 0
     for parcel in parcels:
-        files = [file for file in parcel.content.files(parcel.split) if file.basename not in seen]
+        files = [file for file in parcel.files() if file.basename not in seen]
         if parcel.present is not None:  # a version may have the same content under other keys
             files = [file for file in files if state.is_needed(file)]
         seen |= {file.basename for file in files}
         num_files, num_bytes = num_files + len(files), num_bytes + sum(file.num_bytes for file in files)
-        missing += state.missing(parcel.content, files, is_checked=is_checked)
+        missing += state.missing(parcel, files, is_checked=is_checked)
     return missing, num_files, num_bytes
 
 
-def _copy_plain(transfer: Transfer, content: Content, split: str | None) -> CopyReport:
-    """Copy a set without versions: its shards, and then its index file as it is.
+def _copy_plain(transfer: Transfer, number: int | None, split: str | None) -> CopyReport:
+    """Copy a set without versions: its shards, and then its index file as it is. `number` must be 0 or None.
 
     Raises:
+        StoreNotFound: there is no set.
+        VersionNotFound: there is no version of this number.
         DatasetExists: there is another set at the target.
         CatalogError: a split was asked for.
         CommitConflict: another writer put an index file during the call.
     """
-    manifest = content.manifest
+    manifest = open_version(transfer.source, WantedVersion(number, by_index=False))
     manifest.select(split)  # raises: these sets have no splits
     index = transfer.source.get_limited(INDEX, MAX_INDEX_BYTES)
     there = find_newest(transfer.target)
@@ -363,7 +312,7 @@ def _copy_plain(transfer: Transfer, content: Content, split: str | None) -> Copy
             "place",
             url=transfer.target.url,
         )
-    files = list(content.files())
+    files = list(files_of(transfer.source, manifest))
     named = {file.basename for file in files if file.hashes}  # names are not unique, so that hashes must agree
     listed = transfer.target.list() if named else ()
     sizes = {info.key: info.num_bytes for info in listed if info.key in named}
@@ -427,17 +376,15 @@ def sync(
         [1, 2]
     """
     transfer = Transfer(source, target, options, on_progress, dry_run=dry_run)
-    newest = find_newest(transfer.source, lenient=True)
-    if newest.header is None:
-        if newest.index is None:
-            raise no_shard_set(transfer.source)
-        return _copy_plain(transfer, Content.read(transfer.source, None), None)
+    newest = find_newest(transfer.source, lenient=True).header
+    if newest is None:
+        return _copy_plain(transfer, None, None)
     # Newest first, so that a version which is published meanwhile is left to the next call.
-    headers = [newest.header, *headers_before(transfer.source, newest.header)][::-1]
+    headers = [newest, *headers_before(transfer.source, newest)][::-1]
     state = CopyTarget.read(transfer.target)
     done = _last_copied(state, headers)
     tagged = read_tags(transfer.source) if tags else {}
-    chosen = {newest.header.version, *(each.version for each in tagged.values())}
+    chosen = {newest.version, *(each.version for each in tagged.values())}
     wanted = [header for header in headers if history or header.version in chosen]
     parcels, skipped = _parcels(transfer, state, headers, wanted, done, history=history)
     report = _copy_parcels(transfer, state, parcels)
@@ -492,19 +439,28 @@ def _parcels(
         if is_done and present is None:
             why = f"older than version {done}, which the target has: versions are only added after the newest"
             skipped.append(SkippedVersion(number, why))
-        elif number not in expired:
-            parcels.append(Parcel(Content.of(transfer.source, header), header.write_id, present=present))
-        else:
-            following = next(each for each in headers if each.version > number and each.version not in expired)
-            content = Content.of(transfer.source, following)
-            parcels.append(Parcel(content, header.write_id, placeholder_for=header))
+            continue
+        is_placeholder = number in expired
+        content = header
+        if is_placeholder:
+            content = next(each for each in headers if each.version > number and each.version not in expired)
+        parcels.append(
+            Parcel(
+                transfer.source,
+                read_manifest(transfer.source, content),
+                content,
+                header.write_id,
+                present=None if is_placeholder else present,
+                placeholder_for=header if is_placeholder else None,
+            )
+        )
     is_newest = state.is_at(headers[-1]) and all(parcel.present is not None for parcel in parcels)
     if parcels and parcels[-1].source.version > done and not is_newest:
         parcels[-1] = replace(parcels[-1], present=None)  # a rollback at the source: only its content is there
     known = {erasure_id(entry) for header in headers for entry in header.erased}
     for parcel in parcels:
         if parcel.present is None:
-            state.check_erased(parcel.content.header or parcel.source, known)
+            state.check_erased(parcel.content, known)
     return parcels, skipped
 
 

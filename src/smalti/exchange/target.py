@@ -9,7 +9,7 @@ Intended behaviour; anything else is a bug:
 4. A vacuum that listed them before that publishes the list of what it removes before it removes anything. If that was
    before this state was read, the write is fenced and the copy is refused; if later, the commit conflicts with it.
 
-Also here: the content of a version at the source, which is its header, its shards, and all files that a copy needs.
+Also here: a version at the source, which is its header, its shards, and all files that a copy needs.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,108 +20,139 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from smalti.catalog.manifest import Header, Manifest, has_write_id, read_manifest
-from smalti.catalog.opening import (
-    WantedVersion,
-    find_newest,
-    header_of,
-    headers_before,
-    open_version,
-)
+from smalti.catalog.manifest import Draft, Header, Manifest, has_write_id, read_manifest
+from smalti.catalog.opening import find_newest, headers_before
 from smalti.catalog.retention import markers
-from smalti.catalog.sidecars import columns_of, erased_keys, erasure_id, live_keys, objects_of, shards_of
+from smalti.catalog.sidecars import (
+    columns_of,
+    erased_keys,
+    erasure_id,
+    live_keys,
+    objects_of,
+    shards_of,
+    store_columns,
+)
 from smalti.catalog.table.segments import tables_in
 from smalti.catalog.table.shard_table import block_files_of, stored_sizes_of
 from smalti.errors import CatalogError, DatasetExists, StoreNotFound, VersionNotFound
 from smalti.exchange.transfer import BlockFile, hashed, is_whole
 from smalti.format import ShardInfo
+from smalti.format.hashing import BlockList
 from smalti.format.index import FileInfo
 from smalti.storage import Store
 
 
 @dataclass(frozen=True)
-class Content:
-    """A version at the source."""
+class Parcel:
+    """A version at the source, or one split of it, and what its copy is to be."""
 
     store: Store
     manifest: Manifest
-    header: Header | None
-    """None for a plain MDS set, and for the folder of one split of a set."""
+    content: Header
+    """The header of `manifest`."""
+    write_id: str
+    """Of the copy."""
+    split: str | None = None
+    present: Header | None = None
+    """The version at the target that has it already."""
+    placeholder_for: Header | None = None
+    """A version that the source has no objects of any more; this content gets its number at the target."""
 
-    @classmethod
-    def read(cls, store: Store, version: int | None) -> "Content":
-        """Read a version completely, the newest by default; its digest is recomputed.
-
-        Raises:
-            StoreNotFound: there is no set.
-            VersionNotFound: there is no such version, or a vacuum removed it.
-            IndexFileError: the manifest cannot be trusted.
-        """
-        newest = find_newest(store, lenient=True)
-        if newest.header is None:
-            return cls(store, open_version(store, WantedVersion(version, by_index=False)), None)
-        number = newest.header.version if version is None else version
-        if number in newest.header.expired:
-            raise vacuumed(store, number)
-        return cls.of(store, header_of(store, number))
-
-    @classmethod
-    def of(cls, store: Store, header: Header) -> "Content":
-        """Read the shards of a version whose header is known.
-
-        Raises:
-            IndexFileError: the manifest cannot be trusted.
-        """
-        return cls(store, read_manifest(store, header), header)
-
-    def files(self, split: str | None = None) -> Iterator[FileInfo]:
-        """Yield all files of the version but its header and its own shard table, with the hashes that are known.
-
-        Those of one split are its shards, with those of added columns, and the records of deletions.
-
-        Raises:
-            CatalogError: there is no such split.
-            StoreNotFound: a table is gone.
-            IndexFileError: a table is damaged.
-        """
-        manifest = self.manifest
-        yield from _stored(self.store, manifest.select(split))
-        entries = [entry for entry in self.erased if "key" in entry]
-        for added in columns_of(manifest.sidecars):
-            aligned: Sequence[ShardInfo] = shards_of(self.store, added)
-            if split is None:
-                yield from _stored(self.store, aligned)
-                yield FileInfo(added.table_key, self.store.size(added.table_key), {"sha256": added.table_sha256})
-            else:
-                yield from _stored(self.store, [aligned[place] for place in self.places(split)])
-        for entry in (*objects_of(manifest.sidecars), *entries) if split is None else entries:
-            key = str(entry["key"])
-            yield FileInfo(key, self.store.size(key), {"sha256": str(entry["sha256"])})
-
-    def places(self, split: str) -> list[int]:
-        """Return the indices of the shards of a split."""
-        return [place for place, shard in enumerate(self.manifest.shards) if shard.partition == split]
+    @property
+    def source(self) -> Header:
+        """The version at the source."""
+        return self.placeholder_for or self.content
 
     @property
     def erased(self) -> tuple[Mapping[str, Any], ...]:
-        """Records of deletions of samples."""
-        return () if self.header is None else self.header.erased
+        """Records of deletions of samples; a placeholder has those of its own that the copied content has too."""
+        recorded = {erasure_id(entry) for entry in self.source.erased}
+        return tuple(entry for entry in self.content.erased if erasure_id(entry) in recorded)
+
+    def files(self) -> Iterator[FileInfo]:
+        """Yield the files of the copy, as `files_of`."""
+        return files_of(self.store, self.manifest, self.content.erased, self.split)
 
     def owner_of(self, key: str) -> str | None:
         """Return the write id in a key, which only Smalti's writers put there; None for other objects."""
-        writes = () if self.header is None else {self.header.write_id, *self.header.writes}
+        writes = self.content.write_id, *self.content.writes
         folders = key.split("/")[:-1][:2]
         return next((name for name in folders if name in writes or has_write_id(f"{name}/")), None)
+
+    def owners(self) -> tuple[str, ...]:
+        """Return the write ids of the files, and that of the copy."""
+        found = {owner for file in self.files() if (owner := self.owner_of(file.basename)) is not None}
+        return tuple(sorted({*found, self.write_id}))
+
+    def draft(self, target: Store) -> Draft:
+        """Return the draft to publish at the target; of a split, its tables of added columns are put there.
+
+        The record of source files is of all splits, so that it is left out with one; its row hash is not known.
+        """
+        header, manifest, split = self.source, self.manifest, self.split
+        origin: dict[str, Any] = {
+            "url": self.store.url,
+            "version": header.version,
+            "operation": header.operation,
+            "created": header.created,
+        }
+        if self.placeholder_for is not None:
+            origin["is_expired"] = True
+        if split is None:
+            return manifest.redraft(self.write_id, metadata={**manifest.metadata, "copied_from": origin})
+        sidecars, places = [], _places(manifest, split)
+        for number, entry in enumerate(columns_of(manifest.sidecars)):
+            aligned: Sequence[ShardInfo] = shards_of(self.store, entry)
+            key, chosen = f"{self.write_id}/columns-{number}.arrow", [aligned[place] for place in places]
+            sidecars.append(store_columns(target, key, chosen, entry.columns, entry.logical).to_json())
+        return manifest.redraft(
+            self.write_id,
+            metadata={**manifest.metadata, "copied_from": {**origin, "split": split}},
+            shards=tuple(manifest.select(split)),
+            sidecars=tuple(sidecars),
+            row_hash="",
+        )
+
+
+def files_of(
+    store: Store, manifest: Manifest, erased: Sequence[Mapping[str, Any]] = (), split: str | None = None
+) -> Iterator[FileInfo]:
+    """Yield all files of a version but its header and its own shard table, with the hashes that are known.
+
+    Those of one split are its shards, with those of added columns, and the records of deletions. `erased` has the
+    records of deletions in the version's header.
+
+    Raises:
+        CatalogError: there is no such split.
+        StoreNotFound: a table is gone.
+        IndexFileError: a table is damaged.
+    """
+    yield from _stored(store, manifest.select(split))
+    entries = [entry for entry in erased if "key" in entry]
+    for added in columns_of(manifest.sidecars):
+        aligned: Sequence[ShardInfo] = shards_of(store, added)
+        if split is None:
+            yield from _stored(store, aligned)
+            yield FileInfo(added.table_key, store.size(added.table_key), {"sha256": added.table_sha256})
+        else:
+            yield from _stored(store, [aligned[place] for place in _places(manifest, split)])
+    for entry in (*objects_of(manifest.sidecars), *entries) if split is None else entries:
+        key = str(entry["key"])
+        yield FileInfo(key, store.size(key), {"sha256": str(entry["sha256"])})
+
+
+def _places(manifest: Manifest, split: str) -> list[int]:
+    """Return the indices of the shards of a split."""
+    return [place for place, shard in enumerate(manifest.shards) if shard.partition == split]
 
 
 def _stored(store: Store, shards: Sequence[ShardInfo]) -> Iterator[FileInfo]:
     """Yield the files of the shards, and those of their block lists."""
-    lists: dict[str, list[tuple[int, int, int]]] = {}
+    lists: dict[str, list[tuple[BlockList, int]]] = {}
     for shard in shards:
         yield from shard.stored_files
         if shard.blocks is not None:
-            place = (*shard.blocks.span(shard.raw.num_bytes), shard.blocks.digest)
-            lists.setdefault(shard.blocks.file, []).append(place)
+            lists.setdefault(shard.blocks.file, []).append((shard.blocks, shard.raw.num_bytes))
     for key in sorted(lists):
         with suppress(StoreNotFound):  # shards without a list are read whole
             yield BlockFile(key, store.size(key), lists=lists[key])
@@ -226,15 +257,15 @@ class CopyTarget:
             found.append((number, set(recorded)))
         return tuple(number for number, had in found if number is not None and had != recorded)
 
-    def check_fences(self, content: Content, owners: Iterable[str], files: Iterable[FileInfo]) -> None:
-        """Check that no vacuum removes what is about to be copied, before anything is put.
+    def check_fences(self, parcel: Parcel, owners: Iterable[str]) -> None:
+        """Check that no vacuum removes what is about to be copied, before anything is put; `owners` are the parcel's.
 
         Raises:
             CatalogError: a vacuum at the target removes objects of the same write.
         """
         fenced = set() if self.newest is None else {*owners} & {*self.newest.fenced}
-        for file in files if fenced else ():
-            owner = content.owner_of(file.basename)
+        for file in parcel.files() if fenced else ():
+            owner = parcel.owner_of(file.basename)
             if owner in fenced and _hash(file.basename) not in self._needed:
                 raise CatalogError(
                     f"{self.store.locate(file.basename)}: a vacuum at the target removes the objects of write {owner}, "
@@ -250,24 +281,24 @@ class CopyTarget:
             if not self._is_published(owner):
                 markers.begin(self.store, owner)
 
-    def missing(self, content: Content, files: Iterable[FileInfo], *, is_checked: bool) -> Iterator[FileInfo]:
+    def missing(self, parcel: Parcel, files: Iterable[FileInfo], *, is_checked: bool) -> Iterator[FileInfo]:
         """Yield the files that have to be copied; the markers were put before the first one is asked for.
 
         Args:
-            content: The version that the files are of.
-            files: Its files.
+            parcel: The version that the files are of.
+            files: Its files, or some of them.
             is_checked: Read every object that is there, and copy it again if it is damaged.
         """
         is_local = self.store.local_path("x") is not None
         for file in files:
-            key, owner = file.basename, content.owner_of(file.basename)
+            key, owner = file.basename, parcel.owner_of(file.basename)
             is_there = self._listed.get(_hash(key)) == file.num_bytes
             if is_there and self.is_needed(file):
-                if is_checked and not is_whole(self.store, hashed(content.store, file)):
+                if is_checked and not is_whole(self.store, hashed(parcel.store, file)):
                     yield file
                 continue
             is_reusable = is_there and owner is not None and not self._is_published(owner)
-            expected = hashed(content.store, file) if is_reusable and is_checked else file
+            expected = hashed(parcel.store, file) if is_reusable and is_checked else file
             # A crash of the machine may have left a file of the right size without its bytes.
             if not is_reusable or ((is_checked or is_local) and not is_whole(self.store, expected)):
                 yield file

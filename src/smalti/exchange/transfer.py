@@ -23,11 +23,9 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from xxhash import xxh3_64_intdigest
-
 from smalti.catalog.commit import put_and_check
 from smalti.errors import ArgumentError, ChecksumMismatch, StoreError, StoreNotFound, StoreTimeout
-from smalti.format.hashing import compare_digests, new_hash
+from smalti.format.hashing import BlockHashes, BlockList, compare_digests, new_hash
 from smalti.format.index import FileInfo
 from smalti.storage import Place, Store, open_store
 from smalti.storage.opening import check_apart
@@ -70,8 +68,8 @@ class CopyOptions:
 class BlockFile(FileInfo):
     """A file with block lists: it has no checksum of its own, but each list in it has one."""
 
-    lists: Sequence[tuple[int, int, int]] = ()
-    """Begin, end and xxh3_64 of each list in the file, by offset."""
+    lists: Sequence[tuple[BlockList, int]] = ()
+    """The place of each list in the file, and the bytes of its shard."""
 
 
 class Transfer:
@@ -236,15 +234,7 @@ def _fetch_checked(store: Store, file: FileInfo, out: BinaryIO) -> FileInfo:
     compare_digests(hashes, file.hashes, what=where)
     if isinstance(file, BlockFile):
         data = b"".join(pieces)
-        for begin, end, expected in file.lists:
-            checksum = xxh3_64_intdigest(data[begin:end])
-            if checksum != expected or len(data) < end:
-                raise ChecksumMismatch(
-                    f"{where}: the block list at bytes {begin} to {end} has the checksum {checksum:016x}, its shard "
-                    f"names {expected:016x}; the object was changed. Restore it, or write its shards anew with "
-                    "`compact`",
-                    expected=f"{expected:016x}",
-                    found=f"{checksum:016x}",
-                    hash="xxh3_64",
-                )
+        for blocks, num_bytes in file.lists:
+            begin, end = blocks.span(num_bytes)
+            BlockHashes(data[begin:end], blocks, num_bytes, what=f"{where}, of a shard of {num_bytes} bytes")
     return replace(file, hashes=hashes)

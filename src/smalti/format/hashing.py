@@ -216,9 +216,10 @@ class BlockHashes:
             raise ChecksumMismatch(
                 f"{what}: the list of its block hashes, {expected} bytes at {blocks.offset} of {blocks.file}, has "
                 f"{len(data)} bytes and the checksum {found:016x}, expected {blocks.digest:016x}; the file was changed "
-                "or cut.",
+                "or cut: restore it, or write its shards anew with `compact`",
                 expected=f"{blocks.digest:016x}",
                 found=f"{found:016x}",
+                hash=_BLOCK_HASH_NAME,
             )
         self.block_bytes, self.num_bytes, self._what = blocks.block_bytes, num_bytes, what
         self._hashes = np.frombuffer(data, _BLOCK_HASH)  # a list of numbers would take five times the memory
