@@ -199,29 +199,26 @@ def test_a_file_that_changes_while_it_is_verified_is_not_used(tmp_path, make_cac
 
 
 @pytest.mark.parametrize("change", ["cut short", "rewritten, with its time put back"])
-def test_a_copy_that_changes_while_it_is_mapped_is_not_used(tmp_path, other, change):
+def test_a_copy_that_changes_while_it_is_mapped_is_not_used(tmp_path, other, change, monkeypatch):
     """States taken after mapping would be those after the change, so that the change would never be noticed."""
     store = LocalStore(tmp_path / "set")
     info = put_shard(store)
     path = tmp_path / "set" / info.raw.basename
     known = OpenShards(1)
 
-    class ChangingSource:
-        """A source whose file changes when it is mapped."""
+    def open_and_change(paths, info, options):
+        shard = open_shard(paths, info)
+        was = path.stat()
+        if change == "cut short":
+            os.truncate(path, 4096)
+        else:
+            path.write_bytes(other)
+            os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+        return shard
 
-        is_own_mirror = False
-
-        def open(self, info, paths):
-            shard = open_shard(paths, info)
-            was = path.stat()
-            if change == "cut short":
-                os.truncate(path, 4096)
-            else:
-                path.write_bytes(other)
-                os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
-            return shard
-
-    shard = SimpleNamespace(shard_id=0, info=info, name="shard 0", source=ChangingSource())
+    monkeypatch.setattr("smalti.cache.mapping.open_shard", open_and_change)
+    source = SimpleNamespace(is_own_mirror=False, open_options=lambda info: None)
+    shard = SimpleNamespace(shard_id=0, info=info, name="shard 0", source=source)
     opener = ShardOpener(shard, known, is_copied=True)
     assert not opener.is_verified((path,))
     if change == "cut short":

@@ -296,7 +296,7 @@ def test_a_shard_that_failed_ahead_is_retried_when_requested_and_not_ahead(fill,
     cache.prefetch([2])
     end = time.monotonic() + 120
     queue = cache._queue.get()
-    while not (2 in queue._fetches and queue._fetches[2].done.is_set()) and time.monotonic() < end:
+    while not (2 in queue._fetches and queue._fetches[2].done()) and time.monotonic() < end:
         time.sleep(0.01)
     assert len(fetches(store, key)) == 2
     cache.prefetch([2])

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smalti.cache.sources import ShardsByFile, shards_of_file
+from smalti.cache.sources import owners_in, shards_of_file
 from smalti.catalog.table.shard_table import bytes_of
 from tests.catalog.table.tables import many_shards, parsed, table_of
 
@@ -18,23 +18,23 @@ def shards(request):
 
 
 def test_each_file_name_belongs_to_its_shard_alone(shards):
-    owners = ShardsByFile(shards, 1000)
+    owners = owners_in(shards, 1000)
     for place, info in enumerate(SHARDS):
-        assert owners.of(info.raw.basename) == [1000 + place]
-    assert owners.of("shard.1.mds") == owners.of("") == owners.of(SHARDS[0].zip.basename) == []
+        assert owners(info.raw.basename) == [1000 + place]
+    assert owners("shard.1.mds") == owners("") == owners(SHARDS[0].zip.basename) == []
 
 
 def test_places_in_a_slice_of_a_table_count_from_its_begin():
     part = parsed(table_of(SHARDS))[10:60:5]
-    assert ShardsByFile(part, 0).of(SHARDS[20].raw.basename) == [2]
-    assert ShardsByFile(part, 0).of(SHARDS[21].raw.basename) == []
+    assert owners_in(part, 0)(SHARDS[20].raw.basename) == [2]
+    assert owners_in(part, 0)(SHARDS[21].raw.basename) == []
 
 
 def test_a_file_belongs_to_the_shards_of_all_streams_of_its_set(shards):
     roots = [
-        (Path("/c/d"), ShardsByFile(shards, 0)),
-        (Path("/c/d"), ShardsByFile(shards, 500)),
-        (Path("/c/e"), ShardsByFile(shards, 900)),
+        (Path("/c/d"), owners_in(shards, 0)),
+        (Path("/c/d"), owners_in(shards, 500)),
+        (Path("/c/e"), owners_in(shards, 900)),
     ]
     assert shards_of_file(Path("/c/d") / SHARDS[3].raw.basename, roots) == [3, 503]
     assert shards_of_file(Path("/c/dd") / SHARDS[3].raw.basename, roots) == []

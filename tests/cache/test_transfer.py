@@ -6,12 +6,11 @@ import pytest
 
 from smalti.cache import CacheOptions, Counters, ShardSource
 from smalti.cache.eviction import SpaceManager
-from smalti.cache.fetch import ShardLoader
+from smalti.cache.fetch import load_shard
 from smalti.cache.mapping import OpenShards
 from smalti.cache.sources import ShardSources
 from smalti.cache.transfer import PART_BYTES, ConcurrencyTuner, PartsTimeout, stream, stream_parts
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
-from smalti.process import PerProcess
 from smalti.storage.retry import TransferDeadline
 from tests.cache.conftest import DIGEST, Clock, SlowStore
 from tests.stores import MemoryStore
@@ -174,12 +173,7 @@ def test_a_slow_shard_that_progresses_arrives_long_after_the_time_limit(put_larg
     store = SlowStore(clock, 64 << 10, 1.0)  # 64 KiB/s: 289 seconds
     info = put_large(store, hashes=())
     options = CacheOptions(local=str(tmp_path), download_retry=1, download_timeout=10.0)
-    sources, opened, counters = (
-        ShardSources([ShardSource(store, DIGEST, [info], options)], None),
-        OpenShards(1),
-        Counters(),
-    )
-    space = PerProcess(lambda: SpaceManager(None, sources, counters, opened))
-    loader = ShardLoader(sources, opened, space, counters, PerProcess(ConcurrencyTuner), clock)
-    assert len(loader.load(0)) == info.samples
+    sources = ShardSources([ShardSource(store, DIGEST, [info], options)], None)
+    space = SpaceManager(None, sources, Counters(), OpenShards(1))
+    assert len(load_shard(space, ConcurrencyTuner(), 0, clock=clock)) == info.samples
     assert clock.now == 289.0

@@ -1,7 +1,8 @@
 """Reading parts of shards: verified blocks in memory, fetched by ranged requests.
 
-Used where few samples of a shard are needed now: for the first batches of a pass, whose shards come behind, for single
-samples by id, and for all samples with `mode="none"`. Intended behaviour; anything else is a bug:
+Used where few samples of a shard are needed now: for the first batch of each thread of a pass, whose shards come
+behind; for single samples by id; and for all samples with `mode="none"`, those of later batches ahead
+(`dataset/lookahead.py`). Everything else is fetched whole. Intended behaviour; anything else is a bug:
 1. No byte of a shard is used before the hash of its block was compared with the block list, and no list before it was
    compared with the digest that the version names.
 2. Reading takes two round trips of a shard that is new here (its list beside its header, then blocks of samples), and
@@ -13,19 +14,23 @@ samples by id, and for all samples with `mode="none"`. Intended behaviour; anyth
    A damaged block is an error, which the caller raises or answers by fetching the whole shard.
 """
 
+import os
 import threading
 import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache.sources import ShardSource, ShardSources
+from smalti.cache.mapping import OpenShards
+from smalti.cache.sources import NONE, ShardSource, ShardSources
 from smalti.cache.stats import Counters
+from smalti.catalog.table.shard_table import block_files_of
 from smalti.errors import (
     ChecksumMismatch,
     FormatError,
@@ -38,6 +43,7 @@ from smalti.errors import (
 from smalti.format import BlockHashes, ShardInfo
 from smalti.format.hashing import BLOCK_BYTES, has_block_hash, is_one_block
 from smalti.format.reading.shard import PartialFile, PartialShard, header_bytes
+from smalti.process import PerProcess
 from smalti.storage.retry import Deadline, jitter, most_seconds
 
 Rows = NDArray[np.int64]
@@ -52,6 +58,188 @@ MAX_KEPT_SHARDS = 4096
 MAX_LIST_BYTES = 1 << 20
 """Lists of several shards in one file come in one request if they span no more than this."""
 FIRST_PAUSE_SECONDS = 0.1
+MAX_SHARE_OF_SHARDS = 0.5
+"""Share of the bytes of shards up to which reading their blocks is worth it."""
+MIN_ALLOWANCE = 4 << 20
+"""Bytes of blocks that every thread of a pass may read at least, for readers that take their samples one by one."""
+MAX_SHARE_OF_SHARD = 0.25
+"""Share of a shard's bytes that are read as blocks by sample id before the shard is fetched whole."""
+
+
+class PartialReads:
+    """The reads of one cache that take parts of shards; thread-safe.
+
+    The prefetches of a pass wait for its first read. `fetch_ahead` starts prefetches.
+    """
+
+    def __init__(
+        self,
+        sources: ShardSources,
+        opened: OpenShards,
+        counters: Counters,
+        fetch_ahead: Callable[[Sequence[int]], None],
+    ) -> None:
+        self._sources, self._opened, self._counters, self._fetch_ahead = sources, opened, counters, fetch_ahead
+        self.is_possible = any(
+            source.options.mode == NONE or block_files_of(source.shards) for source in sources.sources
+        )
+        """True if some shards may be read in blocks."""
+        self.reads_without_copies = any(source.options.mode == NONE for source in sources.sources)
+        """True if some shards are read in blocks only."""
+        self._reader: PerProcess[BlockReader] = PerProcess(partial(BlockReader, sources, counters))
+        self._budget: BlockBudget | None = None
+        """Of the present pass."""
+        self._first_read, self._lock = threading.Lock(), threading.Lock()
+        self._held_prefetches: list[int] | None = None
+
+    def begin_pass(self) -> None:
+        """Begin a pass: prefetches wait from now on for its first read."""
+        self._budget = BlockBudget()
+        self._held_prefetches = [] if self.is_possible else None
+
+    def end_pass(self) -> None:
+        """End a pass; prefetches that still wait are dropped."""
+        self._budget = self._held_prefetches = None
+
+    def prefetch(self, shard_ids: Iterable[int]) -> None:
+        """Start prefetches of those of the shards that are fetched whole, or hold them until the first read."""
+        found = list(shard_ids)
+        if self.is_possible:
+            found = [shard_id for shard_id in found if not self._is_read_in_blocks(shard_id)]
+        with self._lock:
+            held = self._held_prefetches
+            if held is not None:
+                held += found
+        if found and held is None:
+            self._fetch_ahead(found)
+
+    def release_prefetches(self) -> None:
+        """Start the prefetches that wait for the first read of a pass."""
+        if self._held_prefetches is None:
+            return
+        with self._lock:
+            held, self._held_prefetches = self._held_prefetches, None
+        if held:
+            self._fetch_ahead(self._opened.missing(held))
+
+    def read(self, rows: Mapping[int, Rows | None]) -> dict[int, PartialShard]:
+        """Return those of the shards that are better read in parts, good for these samples of each.
+
+        Prefetches, and the first calls of other threads, wait for the first call of a pass.
+
+        Raises:
+            SmaltiError: the blocks of a shard that is read in parts only cannot be fetched, or are damaged.
+        """
+        if not self.is_possible:
+            return {}
+        if self._held_prefetches is None:
+            return self._read(rows)
+        timeout = max(source.options.download_timeout for source in self._sources.sources)
+        is_locked = self._first_read.acquire(timeout=timeout)
+        try:
+            return self._read(rows)
+        finally:
+            self.release_prefetches()
+            if is_locked:
+                self._first_read.release()
+
+    def load(self, rows: Mapping[int, Rows]) -> None:
+        """Fetch the blocks of these samples of each shard together, for later reads, if they fit into memory.
+
+        Does nothing for shards that are here, and for those that are fetched whole.
+
+        Raises:
+            SmaltiError: as for `read`.
+        """
+        reader = self._reader.get()
+        if sum(map(reader.num_missing_bytes, rows, rows.values())) <= MAX_KEPT_BYTES // 2:
+            self._read(rows)
+
+    def num_bytes_ahead(self, rows: Mapping[int, Rows]) -> int:
+        """Return about how many bytes `load_ahead` would fetch."""
+        found = self._without_copies(rows)
+        return sum(map(self._reader.get().num_missing_bytes, found, found.values()))
+
+    def load_ahead(self, rows: Mapping[int, Rows]) -> None:
+        """As `load`, of those of the shards that are read in blocks only. Errors are left to the later reads."""
+        if self.num_bytes_ahead(rows) <= MAX_KEPT_BYTES // 2:
+            self._reader.get().read(self._without_copies(rows))
+
+    def _without_copies(self, rows: Mapping[int, Rows]) -> dict[int, Rows]:
+        return {shard_id: needed for shard_id, needed in rows.items() if self._is_read_in_blocks(shard_id)}
+
+    def _read(self, rows: Mapping[int, Rows | None]) -> dict[int, PartialShard]:
+        reader = self._reader.get()
+        missing = [shard_id for shard_id in self._opened.missing(rows) if 0 <= shard_id < len(self._sources)]
+        only = [each for each in missing if self._is_read_in_blocks(each)]
+        others = set(missing).difference(only)
+        wanted = only + self._worth_reading_in_blocks({each: rows[each] for each in missing if each in others})
+        if not wanted:
+            return {}
+        begin = time.perf_counter_ns()
+        try:
+            shards, errors = reader.read({shard_id: rows[shard_id] for shard_id in wanted})
+        finally:
+            self._counters.add(wait_microseconds=(time.perf_counter_ns() - begin) // 1000)
+        for shard_id in only:
+            if shard_id in errors:
+                raise errors[shard_id]
+        return shards  # the others are fetched whole, which reports what is wrong with them
+
+    def _is_read_in_blocks(self, shard_id: int) -> bool:
+        """Return whether no whole copy of a shard is wanted."""
+        return (
+            self._sources.source_of(shard_id).options.mode == NONE
+            and not self._sources.shard(shard_id).in_place()
+            and self._reader.get().has_list(shard_id)
+        )
+
+    def _worth_reading_in_blocks(self, rows: Mapping[int, Rows | None]) -> list[int]:
+        """Return those of the shards of which the blocks of these samples are to be read before the whole arrives."""
+        reader = self._reader.get()
+        costs: dict[int, tuple[int, int]] = {}
+        for shard_id, needed in rows.items():
+            copies = self._sources.shard(shard_id).copies() if needed is not None and reader.has_list(shard_id) else ()
+            if copies and not all(map(os.path.exists, copies)):
+                whole = self._sources.info(shard_id).raw.num_bytes
+                costs[shard_id] = reader.num_missing_bytes(shard_id, needed), whole
+        budget = self._budget
+        if budget is not None:
+            part, whole = (sum(each[place] for each in costs.values()) for place in (0, 1))
+            return list(costs) if costs and budget.allows(part, whole) else []
+        return [
+            shard_id
+            for shard_id, (part, whole) in costs.items()
+            if part + reader.num_loaded_bytes(shard_id) <= MAX_SHARE_OF_SHARD * whole
+        ]
+
+
+class BlockBudget:
+    """The bytes that a pass may read as blocks of shards that it fetches whole as well; thread-safe.
+
+    The first batch of each thread, and `MIN_ALLOWANCE` bytes if that is more: threads of a loader may begin in any
+    order, and the first batch of the epoch must not wait for whole shards because another thread was faster. Later
+    batches wait for the shards, because blocks would delay those.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_spent, self._allowance = 0, 0
+        self._threads = set[int]()
+
+    def allows(self, num_bytes: int, num_whole: int) -> bool:
+        """Return whether so many bytes may be read as blocks, in place of shards of `num_whole` bytes; count them."""
+        if num_bytes > MAX_SHARE_OF_SHARDS * num_whole:
+            return False
+        with self._lock:
+            thread = threading.get_ident()
+            if thread not in self._threads:
+                self._threads.add(thread)
+                self._allowance += max(num_bytes, MIN_ALLOWANCE)
+            if self._num_spent + num_bytes > self._allowance:
+                return False
+            self._num_spent += num_bytes
+            return True
 
 
 @dataclass(frozen=True)
@@ -66,20 +254,6 @@ class _Range:
     """Verifies and keeps the bytes; raises `FormatError`, after which they are requested again."""
     shard_ids: tuple[int, ...]
     """The shards that need it."""
-    is_of_lists: bool = False
-    """True if these are block lists, without which shards are fetched whole."""
-
-
-@dataclass
-class _Batch:
-    """The shards of one request, and what became of them."""
-
-    rows: Mapping[int, Rows | None]
-    """By shard id, the samples that are needed; None for all."""
-    shards: dict[int, PartialShard] = field(default_factory=dict)
-    errors: dict[int, SmaltiError] = field(default_factory=dict)
-    list_errors: dict[int, SmaltiError] = field(default_factory=dict)
-    """By shard id, why its block list did not arrive, or another one in the same range."""
 
 
 class BlockReader:
@@ -127,38 +301,38 @@ class BlockReader:
 
         A shard that is in neither has no usable list.
         """
-        batch = _Batch(rows)
         size = sum(map(self.num_missing_bytes, rows, rows.values()))
         timeout = max((self._sources.source_of(each).options.download_timeout for each in rows), default=0.0)
         deadline = Deadline(most_seconds(timeout, size))
-        new = []
+        shards: dict[int, PartialShard] = {}
         with self._lock:
             for shard_id in rows:
-                found = self._shards.get(shard_id)
-                if found is None:
-                    new.append(shard_id)
-                else:
+                known = self._shards.get(shard_id)
+                if known is not None:
                     self._shards.move_to_end(shard_id)
-                    batch.shards[shard_id] = found
-        self._open(batch, new, deadline)
+                    shards[shard_id] = known
+        opened, errors = self._open([shard_id for shard_id in rows if shard_id not in shards], deadline)
+        shards |= opened
         ranges = [
             self._range_of(shard_id, begin, end, partial(shard.parts.add, begin=begin))
-            for shard_id, shard in batch.shards.items()
+            for shard_id, shard in shards.items()
             for begin, end in shard.missing(rows[shard_id], MAX_RANGE_BYTES)
         ]
-        self._fetch(batch, ranges, deadline)
+        errors |= self._fetch(deadline, ranges)[0]
         with self._lock:
-            for shard_id, shard in batch.shards.items():
+            for shard_id, shard in shards.items():
                 self._shards.setdefault(shard_id, shard)
                 self._shards.move_to_end(shard_id)
             total = sum(shard.parts.num_loaded_bytes for shard in self._shards.values())
             for shard_id in list(self._shards):  # those that were not used for the longest time are dropped
-                if shard_id in batch.shards or (total <= MAX_KEPT_BYTES and len(self._shards) <= MAX_KEPT_SHARDS):
+                if shard_id in shards or (total <= MAX_KEPT_BYTES and len(self._shards) <= MAX_KEPT_SHARDS):
                     break
                 total -= self._shards.pop(shard_id).parts.num_loaded_bytes
-        return {each: shard for each, shard in batch.shards.items() if each not in batch.errors}, batch.errors
+        return {shard_id: shard for shard_id, shard in shards.items() if shard_id not in errors}, errors
 
-    def _open(self, batch: _Batch, shard_ids: Sequence[int], deadline: Deadline) -> None:
+    def _open(
+        self, shard_ids: Sequence[int], deadline: Deadline
+    ) -> tuple[dict[int, PartialShard], dict[int, SmaltiError]]:
         """Fetch and verify the block lists and headers of shards that are new here, in one round trip."""
         headers: dict[int, bytes] = {}
         hashes: dict[int, BlockHashes] = {}
@@ -170,35 +344,37 @@ class BlockReader:
                 hashes[shard_id] = BlockHashes.of_small_file(digest, info.raw.num_bytes, what=info.raw.basename)
             accept = partial(headers.__setitem__, shard_id)  # verified when the list is there, too
             ranges.append(self._range_of(shard_id, 0, self._header_end(info), accept))
-        self._fetch(batch, [*self._list_ranges(shard_ids, hashes), *ranges], deadline)
+        lists = list(self._list_ranges(shard_ids, hashes))
+        list_errors, errors = self._fetch(deadline, lists, ranges)
+        shards: dict[int, PartialShard] = {}
         for shard_id in shard_ids:
-            if shard_id not in hashes:
-                batch.errors.pop(shard_id, None)
-                self._give_up_list(shard_id, batch.list_errors.get(shard_id))
-            elif shard_id not in batch.errors:
-                self._open_one(batch, shard_id, hashes[shard_id], headers[shard_id], deadline)
+            if shard_id not in hashes:  # the error may also be that of another list in the same range
+                errors.pop(shard_id, None)
+                self._give_up_list(shard_id, list_errors.get(shard_id))
+            elif shard_id not in errors:
+                try:
+                    shards[shard_id] = self._open_one(shard_id, hashes[shard_id], headers[shard_id], deadline)
+                except SmaltiError as error:
+                    errors[shard_id] = error
+        return shards, errors
 
-    def _open_one(self, batch: _Batch, shard_id: int, hashes: BlockHashes, header: bytes, deadline: Deadline) -> None:
+    def _open_one(self, shard_id: int, hashes: BlockHashes, header: bytes, deadline: Deadline) -> PartialShard:
         info, source = self._sources.info(shard_id), self._sources.source_of(shard_id)
         try:
             parts = PartialFile(hashes, info.raw.basename)
         except OSError as error:  # no address space, or too many maps
-            batch.errors[shard_id] = self._explained(shard_id, error)
             with self._lock:
                 self._shards.clear()
-            return
+            raise self._explained(shard_id, error) from error
         try:
             parts.add(header, 0)
         except ChecksumMismatch as error:
             self._counters.failed(error)
-            add = partial(parts.add, begin=0)
-            self._fetch(batch, [self._range_of(shard_id, 0, self._header_end(info), add)], deadline)
-        if shard_id in batch.errors:
-            return
-        try:
-            batch.shards[shard_id] = source.open_parts(info, parts)
-        except FormatError as error:
-            batch.errors[shard_id] = error
+            again = self._range_of(shard_id, 0, self._header_end(info), partial(parts.add, begin=0))
+            (errors,) = self._fetch(deadline, [again])
+            if errors:
+                raise errors[shard_id] from error
+        return PartialShard.open_parts(parts, info, source.open_options(info))
 
     def _list_ranges(self, shard_ids: Sequence[int], hashes: dict[int, BlockHashes]) -> Iterable[_Range]:
         """Yield the requests for block lists; lists of one file that lie close together come in one."""
@@ -219,7 +395,7 @@ class BlockReader:
             for group in groups:
                 begin, end = group[0][0], max(span[1] for span in group)
                 ids, accept = tuple(span[2] for span in group), partial(self._add_lists, group, hashes)
-                yield _Range(self._sources.sources[number], file, begin, end, accept, ids, is_of_lists=True)
+                yield _Range(self._sources.sources[number], file, begin, end, accept, ids)
 
     def _add_lists(self, spans: Sequence[tuple[int, int, int]], hashes: dict[int, BlockHashes], data: bytes) -> None:
         """Keep those lists in one range that are right: each is verified by itself, and the others stay usable.
@@ -252,14 +428,18 @@ class BlockReader:
         shard = self._sources.shard(shard_id)
         return _Range(shard.source, shard.info.raw.basename, begin, end, accept, (shard_id,))
 
-    def _fetch(self, batch: _Batch, ranges: Sequence[_Range], deadline: Deadline) -> None:
-        """Make the requests, several at once, and note the errors of those that fail."""
-        outcomes = _Requests(ranges, self._counters, deadline).run() if ranges else []
-        for request, error in zip(ranges, outcomes, strict=True):
-            if error is not None:
-                errors = batch.list_errors if request.is_of_lists else batch.errors
-                for shard_id in request.shard_ids:
-                    errors.setdefault(shard_id, self._explained(shard_id, error))
+    def _fetch(self, deadline: Deadline, *groups: Sequence[_Range]) -> list[dict[int, SmaltiError]]:
+        """Make the requests of all groups, several at once; return for each group the errors by shard."""
+        ranges = list(chain.from_iterable(groups))
+        outcomes = iter(_Requests(ranges, self._counters, deadline).run() if ranges else ())
+        errors: list[dict[int, SmaltiError]] = [{} for _ in groups]
+        for group, errors_of_group in zip(groups, errors, strict=True):
+            for request in group:
+                error = next(outcomes)
+                if error is not None:
+                    for shard_id in request.shard_ids:
+                        errors_of_group.setdefault(shard_id, self._explained(shard_id, error))
+        return errors
 
     def _explained(self, shard_id: int, error: BaseException) -> SmaltiError:
         """Return an error of its own for one shard, which names it."""

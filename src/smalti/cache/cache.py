@@ -19,8 +19,8 @@ Intended behaviour; anything else is a bug:
 8. A cache without references releases its maps, leases and threads at once, without the garbage collector. When a
    process has no descriptors left, all of its caches unmap some shards.
 
-Calls go in one direction: `ShardCache` -> `PartialReads` (`partial_reads.py`), which reads blocks, and `FetchQueue` ->
-`ShardLoader` (`fetch.py`) -> transfers (`transfer.py`) and the `SpaceManager` (`eviction.py`) -> files,
+Calls go in one direction: `ShardCache` -> `PartialReads` (`blocks.py`), which reads blocks, and `FetchQueue` ->
+`load_shard` (`fetch.py`) -> transfers (`transfer.py`) and the `SpaceManager` (`eviction.py`) -> files,
 locks, leases. What they share are plain objects below all of them: `ShardSources`, `OpenShards` and `Counters`.
 """
 
@@ -30,17 +30,18 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.cache.blocks import PartialReads
 from smalti.cache.eviction import NoSpaceYet, SpaceManager
-from smalti.cache.fetch import ShardLoader
+from smalti.cache.fetch import load_shard
 from smalti.cache.leases import Outline, Uses
 from smalti.cache.mapping import CheckBudget, OpenShards
-from smalti.cache.partial_reads import PartialReads
 from smalti.cache.sources import ShardSource, ShardSources
 from smalti.cache.stats import Counters
 from smalti.cache.transfer import ConcurrencyTuner
@@ -260,12 +261,11 @@ class ShardCache:
         self._shards = ShardSources(self._sources, self.limit)
         self._opened, self._checks = OpenShards(len(self._shards)), CheckBudget()
         self._num_requested, self._tally = 0, threading.Lock()
-        tuner: PerProcess[ConcurrencyTuner] = PerProcess(ConcurrencyTuner)
         self._space: PerProcess[SpaceManager] = PerProcess(
             partial(SpaceManager, self.limit, self._shards, self.counters, self._opened)
         )
-        loader = ShardLoader(self._shards, self._opened, self._space, self.counters, tuner)
-        self._queue: PerProcess[FetchQueue] = PerProcess(partial(FetchQueue, loader, tuner))
+        space = self._space
+        self._queue: PerProcess[FetchQueue] = PerProcess(lambda: FetchQueue(space.get()))
         queue = self._queue
         self.parts = PartialReads(self._shards, self._opened, self.counters, lambda ids: queue.get().ahead(ids))
         """The reads that take parts of shards."""
@@ -306,16 +306,6 @@ class ShardCache:
             self.counters.add(hits=-1 if is_missing else 0, wait_microseconds=waited)
 
 
-class _QueueEntry:
-    """One shard in the queue, and the outcome of its fetch."""
-
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.is_running = False
-        self.result: AnyShard | None = None
-        self.error: BaseException | None = None
-
-
 class FetchQueue:
     """The fetches of one process: one thread at a time for each shard, others wait; a few threads fetch ahead.
 
@@ -326,10 +316,10 @@ class FetchQueue:
     while, when a pass is over, or when the cache is dropped.
     """
 
-    def __init__(self, loader: ShardLoader, tuner: PerProcess[ConcurrencyTuner]) -> None:
-        self._loader, self._tuner = loader, tuner.get()
+    def __init__(self, space: SpaceManager) -> None:
+        self._space, self._tuner = space, ConcurrencyTuner()
         self._changed = threading.Condition()
-        self._fetches: dict[int, _QueueEntry] = {}
+        self._fetches: dict[int, Future[AnyShard]] = {}
         self._queued: deque[int] = deque()
         self._deferred: list[int] = []
         self._num_threads = 0
@@ -349,25 +339,25 @@ class FetchQueue:
         while True:
             with self._changed:
                 known = self._fetches.get(shard_id)
-                is_own = known is None or not known.is_running
+                is_own = known is None or not known.running()
                 # What failed ahead of time is retried: the cause may have passed.
-                fetch = _QueueEntry() if known is None or (is_own and known.done.is_set()) else known
+                fetch = Future[AnyShard]() if known is None or (is_own and known.done()) else known
                 if is_own:
-                    fetch.is_running = True
+                    fetch.set_running_or_notify_cancel()
                     self._fetches[shard_id] = fetch
             if is_own:
                 self._run(shard_id, fetch, is_ahead=False)
-            elif not fetch.done.wait(max(0.0, end - time.monotonic())):
+            elif not wait([fetch], max(0.0, end - time.monotonic())).done:
                 raise TimeoutError
-            if fetch.error is None:
-                return cast("AnyShard", fetch.result)
-            if isinstance(fetch.error, NoSpaceYet):
+            if fetch.exception() is None:
+                return fetch.result()
+            if isinstance(fetch.exception(), NoSpaceYet):
                 continue  # it was fetched ahead of its turn, which has come now
             with self._changed:  # reported: the next request retries
                 if self._fetches.get(shard_id) is fetch:
                     del self._fetches[shard_id]
-            if is_own or isinstance(fetch.error, Exception):
-                raise fetch.error
+            if is_own or isinstance(fetch.exception(), Exception):
+                return fetch.result()  # raises the error
             # The other thread was interrupted (Ctrl-C reaches one thread only), which says nothing about the shard.
 
     def ahead(self, shard_ids: Sequence[int]) -> None:
@@ -377,7 +367,7 @@ class FetchQueue:
                 return
             for shard_id in shard_ids:
                 if shard_id not in self._fetches:
-                    self._fetches[shard_id] = _QueueEntry()
+                    self._fetches[shard_id] = Future()
                     self._queued.append(shard_id)
             self._is_resting = False
             self._start_threads()
@@ -409,7 +399,7 @@ class FetchQueue:
             self._is_closed = True
             for shard_id in self._queued:
                 fetch = self._fetches.get(shard_id)
-                if fetch is not None and not fetch.is_running:
+                if fetch is not None and not fetch.running():
                     del self._fetches[shard_id]
             self._queued.clear()
             self._deferred = []
@@ -425,7 +415,7 @@ class FetchQueue:
                 self._tuner.adjust(is_saturated=bool(self._queued) and num_busy >= self._tuner.max_transfers)
                 self._start_threads()
 
-    def _next(self) -> tuple[int, _QueueEntry] | None:
+    def _next(self) -> tuple[int, Future[AnyShard]] | None:
         """Return the next queued fetch that no reader runs itself; None when this thread should end."""
         end = time.monotonic() + IDLE_SECONDS
         with self._changed:
@@ -433,8 +423,8 @@ class FetchQueue:
                 while self._queued and self._num_threads <= self._tuner.max_transfers:
                     shard_id = self._queued.popleft()
                     fetch = self._fetches.get(shard_id)
-                    if fetch is not None and not fetch.is_running and not fetch.done.is_set():
-                        fetch.is_running = True
+                    if fetch is not None and not fetch.running() and not fetch.done():
+                        fetch.set_running_or_notify_cancel()
                         return shard_id, fetch
                 left = end - time.monotonic()
                 is_excess = self._num_threads > self._tuner.max_transfers
@@ -445,25 +435,28 @@ class FetchQueue:
                 self._changed.wait(left)
                 self._num_idle -= 1
 
-    def _run(self, shard_id: int, fetch: _QueueEntry, *, is_ahead: bool) -> None:
+    def _run(self, shard_id: int, fetch: Future[AnyShard], *, is_ahead: bool) -> None:
         """Load a shard; an error is kept for readers, and stays in the queue where the shard was fetched ahead."""
         try:
-            fetch.result = self._loader.load(shard_id, is_ahead=is_ahead)
+            shard = load_shard(self._space, self._tuner, shard_id, is_ahead=is_ahead)
         except BaseException as error:  # noqa: BLE001 -- raised again by every reader, in its own thread
-            fetch.error = error
-        with self._changed:
-            fetch.is_running = False
-            has_no_space = isinstance(fetch.error, NoSpaceYet)
-            if has_no_space:  # deferred with all queued behind it: what is needed later gets no space before it
-                behind = [other for other in self._queued if other in self._fetches]
-                behind = [other for other in behind if not self._fetches[other].is_running]
-                for other in behind:
-                    del self._fetches[other]
-                self._deferred = [shard_id, *behind, *self._deferred]
-                self._queued.clear()
-            if (fetch.error is None or has_no_space or not is_ahead) and self._fetches.get(shard_id) is fetch:
-                del self._fetches[shard_id]
-            fetch.done.set()
+            with self._changed:
+                is_deferred = isinstance(error, NoSpaceYet)
+                if is_deferred:  # with all queued behind it: what is needed later gets no space before it
+                    behind = [other for other in self._queued if other in self._fetches]
+                    behind = [other for other in behind if not self._fetches[other].running()]
+                    for other in behind:
+                        del self._fetches[other]
+                    self._deferred = [shard_id, *behind, *self._deferred]
+                    self._queued.clear()
+                if (is_deferred or not is_ahead) and self._fetches.get(shard_id) is fetch:
+                    del self._fetches[shard_id]
+                fetch.set_exception(error)
+        else:
+            with self._changed:
+                if self._fetches.get(shard_id) is fetch:
+                    del self._fetches[shard_id]
+                fetch.set_result(shard)
 
 
 def _release(queue: PerProcess[FetchQueue], space: PerProcess[SpaceManager], opened: OpenShards) -> None:

@@ -141,7 +141,7 @@ class SpaceManager:
         self.retry_step = 0
         """The step before which admission is not retried after it was refused."""
         self.free_bytes = free_disk_bytes
-        self._sources, self._counters, self._opened = sources, counters, opened
+        self.sources, self.counters, self.opened = sources, counters, opened
         self._lock = threading.Lock()
         self._leases: dict[Path, Lease] = {}
         self._seen: dict[Path, SeenFiles] = {}
@@ -165,7 +165,7 @@ class SpaceManager:
             NoSpaceYet: it is fetched ahead, and what lies in the cache is needed sooner.
             StoreTimeout: another process held the folder's lock until the deadline.
         """
-        staged, free = self._sources.shard(shard).staged_bytes, self.free_bytes(lock.path.parent)
+        staged, free = self.sources.shard(shard).staged_bytes, self.free_bytes(lock.path.parent)
         if not is_ahead:  # comes on top of the limit while it is fetched; `publishing` evicts for it
             lock.reserve(num_bytes)
             if free < staged:
@@ -198,7 +198,7 @@ class SpaceManager:
             lock.reserve(num_bytes)
 
     @contextmanager
-    def publishing(self, shard: int, num_bytes: int, lock: FileLock | None, deadline: Deadline) -> Iterator[None]:
+    def publishing(self, shard: int, num_bytes: int, lock: FileLock, deadline: Deadline) -> Iterator[None]:
         """Evict down to the limit, and keep other processes from evicting while files of a shard are published."""
         if self.limit is None:
             yield
@@ -211,8 +211,7 @@ class SpaceManager:
             excess = sum(each.kept_bytes for each in contents) + num_bytes - self.limit
             if excess > 0:
                 self._evict_bytes(self._candidates(contents, current, after, but=shard), excess)
-            if lock is not None:
-                lock.reserve(0)
+            lock.reserve(0)
             yield
 
     def free_disk(self, shard: int, num_bytes: int, deadline: Deadline) -> int | None:
@@ -225,7 +224,7 @@ class SpaceManager:
         step, current = self._step_of(shard)
         with self._locked(deadline, f"space for shard {shard}"):
             # A disk that reports no size counts as large enough.
-            if all(0 < shutil.disk_usage(root).total < num_bytes for root in self._sources.roots()):
+            if all(0 < shutil.disk_usage(root).total < num_bytes for root in self.sources.roots()):
                 return None
             candidates = self._candidates(self._scan(), current, -1, but=shard)
             return self._evict_bytes([each for each in candidates if each.next_use > step], num_bytes)
@@ -237,13 +236,13 @@ class SpaceManager:
 
     def are_others_fetched(self, shard: int) -> bool:
         """Return whether any other shard is being fetched into these folders, by any process."""
-        tables = self._sources.tables()
-        locks = [lock for root in self._sources.roots() for lock in scan(root).locks]
+        tables = self.sources.tables()
+        locks = [lock for root in self.sources.roots() for lock in scan(root).locks]
         return any(shard not in shards_of_file(target_of(lock), tables) and is_held(lock) for lock in locks)
 
     def evict(self, shard: int, deadline: Deadline) -> int:
         """Evict the copies of one shard, whenever it is needed next; return their bytes."""
-        found, files = self._sources.shard(shard), dict[Path, int]()
+        found, files = self.sources.shard(shard), dict[Path, int]()
         for file in () if found.in_place() else found.files:
             for copy in (file.raw, file.zip):
                 if copy is not None:
@@ -271,8 +270,8 @@ class SpaceManager:
         if not self.is_evicting or not shards:
             return
         uses = self.upcoming.next_use(np.array(shards, np.int64))
-        self._announced = {shard: self._sources.shard(shard).copies() for shard in shards}  # creates the folders
-        next_use: dict[Path, dict[str, int]] = {root: {} for root in self._sources.roots()}
+        self._announced = {shard: self.sources.shard(shard).copies() for shard in shards}  # creates the folders
+        next_use: dict[Path, dict[str, int]] = {root: {} for root in self.sources.roots()}
         for shard, use in zip(shards, uses.tolist(), strict=True):
             for path in self._announced[shard]:
                 for root, names in next_use.items():
@@ -303,12 +302,12 @@ class SpaceManager:
 
     def _over_disk(self, contents: list[Contents], own: Path, staged: int, turn: tuple[int, int]) -> int:
         """Return the bytes that the disk lacks for a fetch, for the fetches that are under way, and for one more."""
-        tables, outstanding = self._sources.tables(), 0
+        tables, outstanding = self.sources.tables(), 0
         for each in contents:
             for lock, reserved in each.locks.items():
                 ids = shards_of_file(target_of(lock), tables) if lock != own else []
                 if ids and (reserved or self._is_due_before(ids, turn)):
-                    outstanding += max(0, self._sources.shard(ids[0]).staged_bytes - each.partial_bytes.get(lock, 0))
+                    outstanding += max(0, self.sources.shard(ids[0]).staged_bytes - each.partial_bytes.get(lock, 0))
         excess = 2 * staged + outstanding - self.free_bytes(own.parent)
         self.is_disk_tight |= excess > 0
         return excess
@@ -319,13 +318,13 @@ class SpaceManager:
         A fetch without a reservation counts with the bytes of its shard, as it may have none yet or never make one;
         unless its turn is later, so that it will be refused until this one is done.
         """
-        tables, total = self._sources.tables(), 0
+        tables, total = self.sources.tables(), 0
         present = {path for each in contents for path in each.copies}
         for each in contents:
             for lock, size in each.incoming_bytes.items():
                 ids = shards_of_file(target_of(lock), tables) if lock != own else []
                 if each.locks.get(lock) == 0 and ids and target_of(lock) not in present:
-                    kept = sum(file.kept_bytes for file in self._sources.shard(ids[0]).files)
+                    kept = sum(file.kept_bytes for file in self.sources.shard(ids[0]).files)
                     total += max(size, kept) if self._is_due_before(ids, turn) else size
                 elif lock != own:
                     total += size
@@ -362,7 +361,7 @@ class SpaceManager:
             raise StoreTimeout(f"{what}: other threads were freeing space for more than {deadline.seconds:.0f} s")
         try:
             with ExitStack() as locks:
-                for root in sorted(self._sources.roots()):
+                for root in sorted(self.sources.roots()):
                     if not root.is_dir():
                         root.mkdir(mode=0o700, parents=True, exist_ok=True)
                     lock = FileLock(root / BUDGET_LOCK, deadline, what, longest_pause=_LONGEST_PAUSE)
@@ -373,18 +372,18 @@ class SpaceManager:
 
     def _scan(self) -> list[Contents]:
         """Return the contents of all folders, after removing what dead processes left there."""
-        roots = self._sources.roots()
+        roots = self.sources.roots()
         found = [scan(root, self._seen.setdefault(root, {})) for root in roots]
         for root, contents in zip(roots, found, strict=True):
             remove_stale(contents)
-            self._sources.keep_copies(root, contents)
+            self.sources.keep_copies(root, contents)
         return found
 
     def _candidates(self, contents: list[Contents], step: int, shard: int, *, but: int) -> list[_Candidate]:
         """Return what can be evicted, all `but` one shard, with its next use after that of `shard` at `step`."""
-        tables = self._sources.tables()
+        tables = self.sources.tables()
         candidates: dict[object, _Candidate] = {}
-        for root, found in zip(self._sources.roots(), contents, strict=True):
+        for root, found in zip(self.sources.roots(), contents, strict=True):
             lease = self._leases.get(root)
             next_use = self._next_use_by_others(read_leases(root, lease.name if lease else None))
             prefix = len(f"{root}/")
@@ -463,6 +462,6 @@ class SpaceManager:
             with suppress(FileNotFoundError):  # removed by others
                 path.unlink()
                 evicted += size
-        self._opened.drop(candidate.shards)
-        self._counters.add(evictions=1, bytes_evicted=evicted)
+        self.opened.drop(candidate.shards)
+        self.counters.add(evictions=1, bytes_evicted=evicted)
         return evicted

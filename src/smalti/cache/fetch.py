@@ -27,13 +27,11 @@ from typing import BinaryIO, cast
 
 from smalti.cache.eviction import SpaceManager
 from smalti.cache.files import CACHE_FOLDER, FileLock, lock_of, make_parent, part_of, quarantine, remove_parts
-from smalti.cache.mapping import OpenShards, ShardOpener
-from smalti.cache.sources import CachedShard, ShardFile, ShardSources
-from smalti.cache.stats import Counters
+from smalti.cache.mapping import ShardOpener
+from smalti.cache.sources import CachedShard, ShardFile
 from smalti.cache.transfer import PART_BYTES, CheckedFile, ConcurrencyTuner, PartsTimeout, stream, stream_parts
 from smalti.errors import ChecksumMismatch, FormatError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
 from smalti.format import AnyShard, Shard, parse_compression, verify_file
-from smalti.process import PerProcess
 from smalti.storage.retry import Deadline, TransferDeadline, jitter
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -53,71 +51,73 @@ _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Errors of this process that say nothing about a file."""
 
 
-class ShardLoader:
-    """Shards by id: fetched, verified and mapped. Thread-safe; each shard must be loaded by one thread at a time."""
+def load_shard(
+    space: SpaceManager,
+    tuner: ConcurrencyTuner,
+    shard_id: int,
+    *,
+    is_ahead: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> AnyShard:
+    """Return a shard, fetched, verified and mapped; `is_ahead` where no reader waits for it yet.
 
-    def __init__(
-        self,
-        sources: ShardSources,
-        opened: OpenShards,
-        space: PerProcess[SpaceManager],
-        counters: Counters,
-        tuner: PerProcess[ConcurrencyTuner],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.sources, self.opened, self.space, self.counters = sources, opened, space, counters
-        self.tuner, self.clock = tuner, clock
+    Thread-safe; each shard must be loaded by one thread at a time. `clock` is that of the transfer's deadline.
 
-    def load(self, shard_id: int, *, is_ahead: bool = False) -> AnyShard:
-        """Return the shard, mapped; `is_ahead` where no reader waits for it yet.
-
-        Raises:
-            NoSpaceYet: it is fetched ahead, and there is no space for it yet.
-            SmaltiError: the classes that `ShardCache.shard` names.
-        """
-        found = self.opened.peek(shard_id)
-        if found is not None:
-            return found
-        shard, space = self.sources.shard(shard_id), self.space.get()
-        copies = shard.copies()
-        was_here = all(map(os.path.exists, copies))
-        opener = ShardOpener(shard, self.opened, is_copied=bool(copies))
-        try:
-            while True:
-                try:
-                    loaded = _Fetch(self, shard, opener, space, is_ahead=is_ahead).load()
-                    break
-                except StoreError as error:  # locks and temporaries are files, too
-                    if not self.opened.free_descriptors(error):
-                        raise
-        except ChecksumMismatch as error:
-            explained = opener.explain(error)
-            if explained is error:
-                raise
-            raise explained from error
-        if was_here:
-            self.counters.add(bytes_from_disk=sum(file.num_bytes for file in shard.info.raw_files))
-        if is_ahead and self.opened.is_read_whole and isinstance(loaded, Shard):
-            loaded.mapped().load_pages()  # here rather than in the reader's thread, page fault by page fault
-        space.record_use(shard_id)
-        self.opened.add(shard_id, loaded)
-        return loaded
+    Raises:
+        NoSpaceYet: it is fetched ahead, and there is no space for it yet.
+        SmaltiError: the classes that `ShardCache.shard` names.
+    """
+    opened = space.opened
+    found = opened.peek(shard_id)
+    if found is not None:
+        return found
+    shard = space.sources.shard(shard_id)
+    copies = shard.copies()
+    was_here = all(map(os.path.exists, copies))
+    opener = ShardOpener(shard, opened, is_copied=bool(copies))
+    try:
+        while True:
+            try:
+                loaded = _Fetch(space, tuner, shard, opener, clock, is_ahead=is_ahead).load()
+                break
+            except StoreError as error:  # locks and temporaries are files, too
+                if not opened.free_descriptors(error):
+                    raise
+    except ChecksumMismatch as error:
+        explained = opener.explain(error)
+        if explained is error:
+            raise
+        raise explained from error
+    if was_here:
+        space.counters.add(bytes_from_disk=sum(file.num_bytes for file in shard.info.raw_files))
+    if is_ahead and opened.is_read_whole and isinstance(loaded, Shard):
+        loaded.mapped().load_pages()  # here rather than in the reader's thread, page fault by page fault
+    space.record_use(shard_id)
+    opened.add(shard_id, loaded)
+    return loaded
 
 
 class _Fetch:
     """One fetch of one shard: its limits, its lock, and its files that have arrived and are not published."""
 
     def __init__(
-        self, loader: ShardLoader, shard: CachedShard, opener: ShardOpener, space: SpaceManager, *, is_ahead: bool
+        self,
+        space: SpaceManager,
+        tuner: ConcurrencyTuner,
+        shard: CachedShard,
+        opener: ShardOpener,
+        clock: Callable[[], float],
+        *,
+        is_ahead: bool,
     ) -> None:
         self.shard, self.space, self.is_ahead = shard, space, is_ahead
         self.deadline = Deadline(shard.max_seconds)
         """For all of it: waits for other processes, attempts and the pauses between them."""
-        self._opener, self._counters, self._tuner = opener, loader.counters, loader.tuner
+        self._opener, self._counters, self._tuner = opener, space.counters, tuner
         self._store, self._options = shard.source.store, shard.source.options
         size, key = sum(file.stored.num_bytes for file in shard.files), shard.files[0].stored.basename
         self._transfer = TransferDeadline(
-            self._options.download_timeout, size, loader.clock, what=self._store.locate(key), key=key
+            self._options.download_timeout, size, clock, what=self._store.locate(key), key=key
         )
         """For the bytes of all attempts."""
         self._renames: list[list[tuple[Path, Path]]] = []
@@ -297,7 +297,7 @@ class _Fetch:
             return self._opener.open(self.shard.targets())
 
     def _download(self, file: ShardFile, path: Path) -> None:
-        tuner, key, size = self._tuner.get(), file.stored.basename, file.stored.num_bytes
+        tuner, key, size = self._tuner, file.stored.basename, file.stored.num_bytes
         retries, seconds = self._options.download_retry, self._options.download_timeout
         with (
             CheckedFile(path, file.stored, file.name) as out,

@@ -70,13 +70,7 @@ class UpcomingUses:
 
     def __init__(self, max_lookahead: int = MAX_LOOKAHEAD) -> None:
         self._lock, self._max_lookahead = threading.Lock(), max_lookahead
-        self.current_step = 0
-        """The first step that is not over."""
-        self.order = ""
-        """Identifies the order that is read; readers of the same order count the same steps."""
-        self.is_of_many = False
-        """True if several readers take each step together; within one step, each reads a different shard."""
-        self._set(None, None)
+        self.plan(None)
 
     def plan(
         self,
@@ -88,8 +82,20 @@ class UpcomingUses:
     ) -> None:
         """Set what will be read from step 0 on; None where it is unknown. `outline` is of the same order, by epochs."""
         with self._lock:
-            self.current_step, self.order, self.is_of_many = 0, order, is_of_many
-            self._set(future, outline)
+            self.current_step = 0
+            """The first step that is not over."""
+            self.order = order
+            """Identifies the order that is read; readers of the same order count the same steps."""
+            self.is_of_many = is_of_many
+            """True if several readers take each step together; within one step, each reads a different shard."""
+            self._future, self._num_ahead, self._end, self._full_until = future, 0, 0, 0
+            self._keys = np.zeros(0, np.int64)
+            """Uses that were looked up, sorted: shard << _STEP_BITS | step."""
+            self._epochs = outline
+            # Of the outlines of the epoch in which the looked-up uses end, and of the one after it:
+            self._outlines: list[Outline] = []
+            self._later_keys = self._later_begins = np.zeros(0, np.int64)
+            """Sorted: shard << _STEP_BITS | end; and the first step of each."""
 
     @property
     def is_known(self) -> bool:
@@ -119,16 +125,6 @@ class UpcomingUses:
             if self._future is not None and unknown.any():
                 found[unknown] = self._later_use(shards[unknown], np.maximum(begin[unknown], self._end))
             return found
-
-    def _set(self, future: Iterator[Uses] | None, outline: Iterator[Outline] | None) -> None:
-        self._future, self._num_ahead, self._end, self._full_until = future, 0, 0, 0
-        self._keys = np.zeros(0, np.int64)
-        """Uses that were looked up, sorted: shard << _STEP_BITS | step."""
-        self._epochs = outline
-        # Of the outlines of the epoch in which the looked-up uses end, and of the one after it:
-        self._outlines: list[Outline] = []
-        self._later_keys = self._later_begins = np.zeros(0, np.int64)
-        """Sorted: shard << _STEP_BITS | end; and the first step of each."""
 
     def _lookup(self, shards: Ints, begin: Ints) -> Ints:
         keys = (shards << _STEP_BITS) + begin

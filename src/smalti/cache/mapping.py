@@ -28,7 +28,7 @@ import xxhash
 from smalti.cache.files import is_quarantined, quarantine
 from smalti.cache.sources import CachedShard
 from smalti.errors import ChecksumMismatch, StoreError
-from smalti.format import AnyShard
+from smalti.format import AnyShard, open_shard
 
 CHECKS_PER_SECOND = 2_000.0
 """Files that are compared per second at most: about one percent of a core, at some microseconds each."""
@@ -335,7 +335,8 @@ class ShardOpener:
             OSError: a file cannot be opened.
         """
         before = self._before or states_of(paths)
-        shard = self._shard.source.open(self._shard.info, paths)
+        info = self._shard.info
+        shard = open_shard(paths, info, self._shard.source.open_options(info))
         states = states_of(paths)
         if [each[:-1] for each in states] != [each[:-1] for each in before]:  # all but the status
             raise self._changed(self._shard.name)

@@ -8,7 +8,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
@@ -21,9 +21,8 @@ from smalti.cache.files import Contents, check_filesystem, folder_name, make_fol
 from smalti.catalog.manifest import INDEX, has_write_id
 from smalti.catalog.table.shard_table import ShardTable, bytes_of
 from smalti.errors import ArgumentError, CacheLimitError, ShardNotFound
-from smalti.format import AnyShard, FileInfo, ShardInfo, open_shard
+from smalti.format import FileInfo, ShardInfo
 from smalti.format.reading.batch import OpenOptions
-from smalti.format.reading.shard import PartialFile, PartialShard
 from smalti.format.sizes import parse_byte_count
 from smalti.storage import Store
 from smalti.storage.retry import most_seconds
@@ -129,20 +128,8 @@ class ShardSource:
         place = self.store.local_path(INDEX) if self.options.mirror else None
         return place is not None and place.parent.resolve() == self.cache_folder.resolve()
 
-    def open(self, info: ShardInfo, paths: Sequence[Path]) -> AnyShard:
-        """Map the files of one of the shards.
-
-        Raises:
-            FormatError: they are not the shard that the manifest describes.
-            OSError: a file cannot be opened.
-        """
-        return open_shard(paths, info, self._options_of(info))
-
-    def open_parts(self, info: ShardInfo, parts: PartialFile) -> PartialShard:
-        """Open one of the shards over those of its blocks that are in memory; see `PartialShard.open_parts`."""
-        return PartialShard.open_parts(parts, info, self._options_of(info))
-
-    def _options_of(self, info: ShardInfo) -> OpenOptions:
+    def open_options(self, info: ShardInfo) -> OpenOptions:
+        """Return how one of the shards is opened."""
         return OpenOptions(self.allow_unsafe_types, self.is_own or has_write_id(info.raw.basename), self.names)
 
 
@@ -262,40 +249,28 @@ class CachedShard:
         return {"shard": self.shard_id, "key": key, "digest": source.digest, "url": source.store.url}
 
 
-class ShardsByFile:
-    """Shard ids of one source by the names of their uncompressed files.
-
-    `first` is the id of the source's first shard.
-    """
-
-    def __init__(self, shards: Sequence[ShardInfo], first: int) -> None:
-        self._shards, self._first = shards, first
-        self._found: dict[str, list[int]] = {}
-
-    def of(self, name: str) -> list[int]:
-        """Return the ids of the shards that have a file of this name."""
-        found = self._found.get(name)
-        if found is None:
-            places = self._shards.named(name) if isinstance(self._shards, ShardTable) else self._table.get(name, [])
-            found = self._found[name] = [self._first + place for place in places]
-        return found
-
-    @cached_property
-    def _table(self) -> dict[str, list[int]]:
-        table: dict[str, list[int]] = {}
-        for place, info in enumerate(self._shards):
-            for file in info.raw_files:
-                table.setdefault(file.basename, []).append(place)
-        return table
+Owners = Callable[[str], list[int]]
+"""Returns the ids of the shards of one source that have an uncompressed file of this name."""
 
 
-def shards_of_file(path: Path, tables: Sequence[tuple[Path, ShardsByFile]]) -> list[int]:
-    """Return the ids of the shards that a copy belongs to; `tables` come with the folders of their copies."""
+def owners_in(shards: Sequence[ShardInfo], first: int) -> Owners:
+    """Return the function that finds the shards of a file; `first` is the id of the first of the shards."""
+    if isinstance(shards, ShardTable):
+        return cache(lambda name: [first + place for place in shards.named(name)])
+    owners: dict[str, list[int]] = {}
+    for shard_id, info in enumerate(shards, first):
+        for file in info.raw_files:
+            owners.setdefault(file.basename, []).append(shard_id)
+    return lambda name: owners.get(name, [])
+
+
+def shards_of_file(path: Path, tables: Sequence[tuple[Path, Owners]]) -> list[int]:
+    """Return the ids of the shards that a copy belongs to; `tables` has the folders of copies with their owners."""
     text, found = str(path), list[int]()
-    for root, table in tables:
+    for root, owners in tables:
         folder = f"{root}/"
         if text.startswith(folder):
-            found += table.of(text[len(folder) :])
+            found += owners(text[len(folder) :])
     return sorted(set(found))
 
 
@@ -311,7 +286,6 @@ class ShardSources:
         self._ends = list(accumulate(len(source.shards) for source in sources))
         self._roots: list[dict[bool, Path]] = [{} for _ in sources]
         """By source, the folders of its copies that were needed so far."""
-        self._tables: list[ShardsByFile] | None = None
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -394,18 +368,18 @@ class ShardSources:
         """Return the folders of copies that were needed so far, sorted."""
         return sorted({root for roots in self._roots for root in tuple(roots.values())})
 
-    def tables(self) -> list[tuple[Path, ShardsByFile]]:
-        """Return for each folder of copies the shards by the names of its files, for `shards_of_file`."""
-        if self._tables is None:
-            begins = (end - len(source.shards) for end, source in zip(self._ends, self.sources, strict=True))
-            self._tables = [
-                ShardsByFile(source.shards, begin) for begin, source in zip(begins, self.sources, strict=True)
-            ]
+    def tables(self) -> list[tuple[Path, Owners]]:
+        """Return each folder of copies with the owners of its files, for `shards_of_file`."""
         return [
-            (root, table)
-            for roots, table in zip(self._roots, self._tables, strict=True)
+            (root, owners)
+            for roots, owners in zip(self._roots, self._owners, strict=True)
             for root in tuple(roots.values())  # another thread may add one
         ]
+
+    @cached_property
+    def _owners(self) -> list[Owners]:
+        ends = zip(self.sources, self._ends, strict=True)
+        return [owners_in(source.shards, end - len(source.shards)) for source, end in ends]
 
 
 def _kept_bytes(source: ShardSource) -> NDArray[np.int64]:
