@@ -88,7 +88,7 @@ class PartialReads:
         """True if some shards are read in blocks only."""
         self._reader: PerProcess[BlockReader] = PerProcess(partial(BlockReader, sources, counters))
         self._budget: BlockBudget | None = None
-        """Of the present pass."""
+        """The bytes that the present pass may read as blocks; None outside a pass."""
         self._first_read, self._lock = threading.Lock(), threading.Lock()
         self._held_prefetches: list[int] | None = None
 

@@ -51,7 +51,7 @@ class Parcel:
     content: Header
     """The header of `manifest`."""
     write_id: str
-    """Of the copy."""
+    """The write id of the copy."""
     split: str | None = None
     present: Header | None = None
     """The version at the target that has it already."""

@@ -422,7 +422,7 @@ class ChangedPlan(GlobalOrder):
     """One epoch in which weights changed: the orders of its stretches, one after the other."""
 
     def __init__(self, plans: Mapping[int, Callable[[], MixturePlan]], size: int) -> None:
-        """Use these plans, by the position at which each begins; a plan is made when it is first needed."""
+        """Take the plans by the position at which each begins; they are made when they are first needed."""
         self._plans, self._size = list(plans.values()), size
         self._begins = np.array(list(plans), dtype=np.int64)
 
