@@ -179,7 +179,7 @@ def _arrays(column: ArrowColumn, codec: NdArray, logical: Mapping[str, Any], sto
     values: Any = stored[column.name]
     if isinstance(values, Ragged):
         values = codec.decode_many(values.data, values.offsets)
-    convert = number_type(logical["of"]).many if logical.get("type") == "array" else None
+    convert = number_type(logical["of"]).restore if logical.get("type") == "array" else None
     arrays = (array if convert is None else np.asarray(convert(array)) for array in values)
     files = [_npy_header(array.dtype, array.shape) + array.tobytes() for array in arrays]
     return _without_nulls(files, column, stored)

@@ -26,7 +26,7 @@ MASK_SUFFIX = "__is_null"
 _AS_STORED = {"plain", "decimal", "vector", "image"}  # types whose values are returned as stored
 _VALUE_ERRORS = (ValueError, TypeError, KeyError, ArithmeticError)  # raised for damaged stored values
 Restore = Callable[[Any], Any]
-"""From a stored value, or the stored values of a batch, to what they represent."""
+"""From a stored value, or an array of stored values, to what they represent."""
 _JSON_TYPES = frozenset({"list", "struct", "map"})
 _NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _MAX_DEPTH = 100  # levels of nested types; Spark's own parser of types stops sooner
@@ -45,10 +45,8 @@ class NumberType:
 
     encoding: str
     """Encoding of the column that stores them."""
-    one: Callable[[Any], Any]
-    """Converts a number to a numpy scalar."""
-    many: Callable[[Any], Any]
-    """Converts an array of numbers of any shape to one of the same shape; a view if possible."""
+    restore: Restore
+    """Converts a number to a numpy scalar, and an array of any shape to one of the same shape; a view if possible."""
 
 
 def number_type(kind: Mapping[str, Any]) -> NumberType:
@@ -59,27 +57,25 @@ def number_type(kind: Mapping[str, Any]) -> NumberType:
     """
     family = kind.get("type")
     if family == "bool":
-        return NumberType("uint8", _boolean, _booleans)
+        return NumberType("uint8", _boolean)
     found = _DTYPES.get((str(family), str(kind.get("unit", "D" if family == "date" else None))))
     if found is None:
         raise SchemaError("no such type")
     encoding, dtype = found
     numpy_dtype = np.dtype(dtype)
 
-    def many(values: Any) -> Any:
+    def restore(values: Any) -> Any:
         # Through int64, the storage of numpy's times, whatever is stored; no copy if that is int64.
-        return np.ascontiguousarray(values, np.int64).reshape(np.shape(values)).view(numpy_dtype)
+        return np.ascontiguousarray(values, np.int64).reshape(np.shape(values)).view(numpy_dtype)[()]
 
-    return NumberType(encoding, lambda value: many(value)[()], many)
-
-
-def _boolean(value: Any) -> Any:
-    if value not in (0, 1):
-        raise FormatError("expected 0 or 1")
-    return np.bool_(value)
+    return NumberType(encoding, restore)
 
 
-def _booleans(values: Any) -> Any:
+def _boolean(values: Any) -> Any:
+    if not isinstance(values, np.ndarray):
+        if values not in (0, 1):
+            raise FormatError("expected 0 or 1")
+        return np.bool_(values)
     wrong = values > 1
     if wrong.any():
         raise FormatError("expected 0 or 1", row=int(np.argmax(wrong.reshape(len(wrong), -1).any(axis=1))))
@@ -112,8 +108,8 @@ def json_restorer(kind: Any, depth: int = 0) -> Restore | None:
         return _typed(dict, "an object", restore_fields) if needed else None
     if family == "map":
         return _map(kind.get("keys"), json_restorer(kind.get("values"), depth + 1), depth)
-    one = number_type(kind if isinstance(kind, Mapping) else {}).one
-    return _typed(int, "a whole number", lambda value: one(np.int64(value)))
+    restore = number_type(kind if isinstance(kind, Mapping) else {}).restore
+    return _typed(int, "a whole number", lambda value: restore(np.int64(value)))
 
 
 def _typed(kind: type, what: str, restore: Restore) -> Restore:
@@ -170,10 +166,8 @@ def _map(keys: Any, item: Restore | None, depth: int) -> Restore | None:
 @dataclass(frozen=True)
 class _LogicalColumn:
     name: str
-    one: Restore | None
-    """Restores a stored value; None if it is the value itself."""
-    many: Restore | None
-    """Restores the values of a batch, an array or a list; None as for `one`."""
+    restore: Restore | None
+    """Restores a stored value, or the array of a batch; None if it is the value itself."""
     mask: str | None
 
 
@@ -200,8 +194,8 @@ class LogicalTypes:
         for column in self._columns:
             if column.mask is not None and _restored(column, _boolean, stored.pop(column.mask)):
                 stored[column.name] = None
-            elif column.one is not None:
-                stored[column.name] = _restored(column, column.one, stored[column.name])
+            elif column.restore is not None:
+                stored[column.name] = _restored(column, column.restore, stored[column.name])
         return stored
 
     def batch(self, stored: dict[str, Any]) -> dict[str, Any]:
@@ -211,11 +205,13 @@ class LogicalTypes:
             FormatError: a stored value is not a value of its logical type; `sample` is its row in the batch.
         """
         for column in self._columns:
-            if column.many is not None:
-                stored[column.name] = _restored(column, column.many, stored[column.name])
+            values = stored[column.name]
+            if column.restore is not None:
+                many = column.restore if isinstance(values, np.ndarray) else _each(column.restore)
+                values = stored[column.name] = _restored(column, many, values)
             if column.mask is None:
                 continue
-            values, is_null = stored[column.name], _restored(column, _booleans, stored.pop(column.mask))
+            is_null = _restored(column, _boolean, stored.pop(column.mask))
             if isinstance(values, np.ndarray):
                 mask = np.broadcast_to(is_null.reshape(-1, *(1,) * (values.ndim - 1)), values.shape).copy()
                 stored[column.name] = np.ma.MaskedArray(values, mask)
@@ -249,33 +245,30 @@ def parse_logical(types: Mapping[str, Any], encodings: Mapping[str, str]) -> Log
         if mask is not None and encodings.get(mask) != "uint8":
             raise _unusable(name, kind, f"its nulls should be marked in a column {mask!r} of uint8")
         try:
-            one, many = _restorers(family, kind, encodings[name])
+            restore = _restorer(family, kind, encodings[name])
         except SchemaError as error:
             raise _unusable(name, kind, f"{error.message} (stored as {encodings[name]})") from error
-        if one is not None or mask is not None:
-            columns.append(_LogicalColumn(name, one, many, mask))
+        if restore is not None or mask is not None:
+            columns.append(_LogicalColumn(name, restore, mask))
     return LogicalTypes(types, tuple(columns)) if columns else None
 
 
-def _restorers(family: str, kind: Mapping[str, Any], encoding: str) -> tuple[Restore | None, Restore | None]:
+def _restorer(family: str, kind: Mapping[str, Any], encoding: str) -> Restore | None:
     if family in _AS_STORED:
-        return None, None
+        return None
     if family in _JSON_TYPES:
         if encoding != "json":
             raise SchemaError("expected a column of JSON")
-        one = json_restorer(kind)
-        return (None, None) if one is None else (one, _each(one))
+        return json_restorer(kind)
     if family == "array":
         if not encoding.startswith("ndarray"):
             raise SchemaError("expected a column of arrays")
         of = kind.get("of")
-        numbers = number_type(of if isinstance(of, Mapping) else {})
-        each = _each(numbers.many)
-        return numbers.many, lambda values: numbers.many(values) if isinstance(values, np.ndarray) else each(values)
+        return number_type(of if isinstance(of, Mapping) else {}).restore
     numbers = number_type(kind)
     if encoding != numbers.encoding:
         raise SchemaError(f"expected a column of {numbers.encoding}")
-    return numbers.one, numbers.many
+    return numbers.restore
 
 
 def _each(one: Restore) -> Restore:

@@ -4,7 +4,7 @@ No encoding is ever discovered by itself. How to write one: docs/encodings.md.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import lru_cache
 from threading import Lock
@@ -52,7 +52,7 @@ _MAX_FAMILY_CHARS = 64
 _MAX_NAME_CHARS = 1024
 
 _registered: dict[str, MakeEncoding] = {}
-_overrides: dict[str, MakeEncoding] = {}
+"""Factories of users; those under names of MDS were registered with `override`."""
 _num_replaced = 0
 _counting = Lock()
 
@@ -94,8 +94,7 @@ def register_encoding(name: str, make: MakeEncoding, *, override: bool = False) 
                 f"encoding {name!r:.80}: expected a name of 1 to {_MAX_FAMILY_CHARS} characters without a colon, which "
                 "begins the parameters."
             )
-        _registered.pop(name, None)
-        _overrides[name] = make
+        _registered[name] = make
         _count_replacement()
         return
     if not _FAMILY.fullmatch(name):
@@ -125,7 +124,7 @@ def unregister_encoding(name: str) -> None:
     Args:
         name: Name that was registered.
     """
-    if _overrides.pop(name, None) is not None or _registered.pop(name, None) is not None:
+    if _registered.pop(name, None) is not None:
         _count_replacement()
 
 
@@ -140,13 +139,13 @@ def num_replaced() -> int:
     return _num_replaced
 
 
-def _find_custom(name: str, factories: Mapping[str, MakeEncoding]) -> Encoding | None:
-    """Return the encoding for `name` that one of these factories of users makes, or None.
+def _find_custom(name: str) -> Encoding | None:
+    """Return the encoding for `name` that a factory of the user makes, or None.
 
     Raises:
         SchemaError: The factory refuses the name, or returns something that cannot be used.
     """
-    make = factories.get(name.partition(":")[0]) if factories else None
+    make = _registered.get(name.partition(":")[0]) if _registered else None
     return None if make is None or len(name) > _MAX_NAME_CHARS else _make_custom(name, make)
 
 
@@ -197,7 +196,7 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
     """
     if not isinstance(name, str):
         raise SchemaError(f"the name of an encoding must be text, found {type(name).__name__}.", encoding=name)
-    if (found := _find_custom(name, _overrides)) is not None:
+    if (found := _find_custom(name)) is not None:
         return found
     if name in _UNSAFE:
         if allow_unsafe_types:
@@ -209,13 +208,12 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
             encoding=name,
             is_unsafe=True,
         )
-    # Built-in names come first: registering an encoding changes them with `override` alone.
-    return _find_built_in(name) or _find_custom(name, _registered) or _unknown(name)
+    return _find_built_in(name) or _unknown(name)
 
 
 def is_unsafe(name: str) -> bool:
     """Return whether values of this encoding may run code when they are read."""
-    return name in _UNSAFE and _find_custom(name, _overrides) is None
+    return name in _UNSAFE and _find_custom(name) is None
 
 
 def built_in_encoding(name: str) -> Encoding:

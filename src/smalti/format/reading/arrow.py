@@ -273,7 +273,7 @@ def _ragged_arrays(arrays: Sequence[Array], dtype: Any, ndim: int, item: pa.Data
 def _numbers(values: Array, arrow: pa.DataType) -> pa.Array:
     """Return numbers as an Arrow type that they represent: booleans, dates, times, durations."""
     if pa.types.is_boolean(arrow):
-        return pa.array(np.asarray(number_type({"type": "bool"}).many(values)), arrow)
+        return pa.array(np.asarray(number_type({"type": "bool"}).restore(values)), arrow)
     plain = pa.int64() if arrow.bit_width == 64 and pa.types.is_temporal(arrow) else pa.int32()
     return pa.array(values).cast(plain).cast(arrow) if pa.types.is_temporal(arrow) else pa.array(values, arrow)
 
