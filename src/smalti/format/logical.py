@@ -12,7 +12,7 @@ import base64
 import binascii
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -171,16 +171,12 @@ class _LogicalColumn:
     mask: str | None
 
 
+@dataclass(frozen=True)
 class LogicalTypes:
-    """The logical types of one shard set, and the restoration of its samples; thread-safe."""
+    """The logical types of one shard set, and the restoration of its samples; thread-safe. Made by `parse_logical`."""
 
-    def __init__(self, types: Mapping[str, Any], columns: tuple[_LogicalColumn, ...]) -> None:
-        """Use `parse_logical`."""
-        self.types = types
-        self._columns = columns
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LogicalTypes) and self.types == other.types
+    types: Mapping[str, Any]
+    _columns: tuple[_LogicalColumn, ...] = field(compare=False, repr=False)
 
     def __hash__(self) -> int:
         return hash(tuple(sorted(self.types)))

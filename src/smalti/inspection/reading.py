@@ -268,8 +268,7 @@ def _small_shard(shard: ShardInfo, table: Ids, rows: Ids, read: Callable[[int, i
         zip=None, zip_meta=None, compression=None, hash_names=(),
     )  # fmt: skip
     if shard.meta is not None:
-        places = np.concatenate(([0], np.cumsum(lengths))) + len(front)
-        meta = len(rows).to_bytes(4, "little") + places.astype(OFFSET).tobytes()
+        meta = head_bytes(b"", lengths, len(front))
         paths.append(folder / "meta")
         paths[1].write_bytes(meta)
         info = replace(info, meta=FileInfo(shard.meta.basename, len(meta)))

@@ -235,7 +235,7 @@ class ImageFileEncoding(Encoding):
         if isinstance(value, bytes | bytearray | memoryview):
             data = bytes(value)
         elif isinstance(value, Image.Image):
-            data = self._original(value) or b""
+            data = _original(value) if self.format == "JPEG" else b""
             if not data:
                 out = BytesIO()
                 try:
@@ -259,9 +259,6 @@ class ImageFileEncoding(Encoding):
         if fault := check_image_file(self.format, data):
             raise SchemaError(f"expected a {self.format} file: {fault}.")
 
-    def _original(self, image: Image.Image) -> bytes | None:  # noqa: ARG002 - used by Jpeg
-        return None
-
     def decode(self, data: bytes) -> Image.Image:
         """Return a lazy PIL image; only the decoders of JPEG, PNG, WebP, GIF and BMP are tried."""
         try:
@@ -283,24 +280,28 @@ class ImageFileEncoding(Encoding):
         return image
 
 
+def _original(image: Image.Image) -> bytes:
+    """Return the JPEG file that an image was opened from; no bytes if there is none, or the image was changed.
+
+    It is stored as that file, as MosaicML does: saving again would lose quality.
+    """
+    name = image.filename if isinstance(image, JpegImageFile) else ""
+    if not name:
+        return b""
+    path = Path(os.fsdecode(name))
+    data = read_regular(path) if path.is_file() else b""
+    # Only if the image still equals the file: PIL modifies images in place (thumbnails, drawings).
+    with suppress(OSError, SyntaxError, ValueError), Image.open(BytesIO(data), formats=("JPEG",)) as file:
+        if (file.size, file.mode) == (image.size, image.mode):
+            is_loaded = not getattr(image, "tile", None)
+            return data if not is_loaded or file.tobytes() == image.tobytes() else b""
+    return b""
+
+
 class Jpeg(ImageFileEncoding):
     """A JPEG file."""
 
     format: ClassVar[str] = "JPEG"
-
-    def _original(self, image: Image.Image) -> bytes | None:
-        # An image opened from a file is stored as that file, as MosaicML does: saving again would lose quality.
-        name = image.filename if isinstance(image, JpegImageFile) else ""
-        if not name:
-            return None
-        path = Path(os.fsdecode(name))
-        data = read_regular(path) if path.is_file() else b""
-        # Only if the image still equals the file: PIL modifies images in place (thumbnails, drawings).
-        with suppress(OSError, SyntaxError, ValueError), Image.open(BytesIO(data), formats=("JPEG",)) as file:
-            if (file.size, file.mode) == (image.size, image.mode):
-                is_loaded = not getattr(image, "tile", None)
-                return data if not is_loaded or file.tobytes() == image.tobytes() else None
-        return None
 
 
 class Png(ImageFileEncoding):

@@ -48,8 +48,7 @@ def check_readable(
         FormatError: These are Parquet files.
         SchemaError: A column is unsafe (`pkl`) and `allow_unsafe_types` is not given, or a shard lacks one of `names`.
     """
-    seen: set[int] = set()
-    alive: list[Schema] = []  # so that no `id` in `seen` is reused
+    seen: dict[int, Schema] = {}  # with the schemas, so that no `id` is reused
     for shard in shards:
         _check_no_parquet(shard)
         if id(shard.schema) not in seen:
@@ -65,8 +64,7 @@ def check_readable(
             if shard.meta is None:
                 read = shard.schema if names is None else shard.schema.only(names)
                 read.codecs(allow_unsafe_types=allow_unsafe_types)
-            seen.add(id(shard.schema))
-            alive.append(shard.schema)
+            seen[id(shard.schema)] = shard.schema
 
 
 def _check_no_parquet(info: ShardInfo) -> None:

@@ -69,9 +69,7 @@ class Shard:
         """
         plan = read_plan(info.schema, allow_unsafe_types=options.allow_unsafe_types, names=options.names)
         file = MappedFile.open(path, num_bytes=info.raw.num_bytes, name=info.raw.basename)
-        offsets = read_offsets(memoryview(file.map), samples=info.samples, what=str(path))
-        if options.check_config:
-            compare_config(file.map[8 + 4 * info.samples : int(offsets[0])], info.to_json(), what=file.name)
+        _check_head(file, info, options, str(path))
         return cls(file, info, plan)
 
     @property
@@ -205,6 +203,14 @@ class Shard:
         )
 
 
+def _check_head(file: MappedFile, info: ShardInfo, options: OpenOptions, what: str) -> Offsets:
+    """Return the table of offsets after a check of what stands in front of the samples."""
+    offsets = read_offsets(memoryview(file.map), samples=info.samples, what=what)
+    if options.check_config:
+        compare_config(file.map[8 + 4 * info.samples : int(offsets[0])], info.to_json(), what=file.name)
+    return offsets
+
+
 def check_written(data: memoryview, info: ShardInfo, *, check_config: bool = True) -> None:
     """Check that a reader of the uncompressed file `data`, which was just written, can read it: header and last sample.
 
@@ -291,12 +297,7 @@ class PartialShard(Shard):
             SchemaError: A column whose encoding is refused.
         """
         plan = read_plan(info.schema, allow_unsafe_types=options.allow_unsafe_types, names=options.names)
-        file, table_end = parts.file, 8 + 4 * info.samples
-        head = memoryview(file.map)[:table_end]
-        offsets = read_offsets(head, samples=info.samples, what=file.name, num_bytes=file.size)
-        if options.check_config:
-            compare_config(file.map[table_end : int(offsets[0])], info.to_json(), what=file.name)
-        return cls(parts, info, plan, offsets)
+        return cls(parts, info, plan, _check_head(parts.file, info, options, parts.file.name))
 
     def missing(self, rows: Array | None, max_bytes: int) -> list[tuple[int, int]]:
         """Return the byte ranges that must be added before these samples can be read; None stands for all."""

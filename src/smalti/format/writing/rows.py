@@ -155,8 +155,6 @@ def make_fast_encoder(
 
     `fallback` encodes the samples that the fast path declines: those with further columns too, unless `takes_more`.
     """
-    if len(codecs) > _MAX_FAST_COLUMNS:
-        return fallback
     path = _GeneratedPath(schema, codecs, takes_more=takes_more)
     result = " + ".join(path.parts) if len(path.parts) < 3 else f"join(({', '.join(path.parts)}))"
     lines = "".join(f"        {line}\n" for line in [*path.steps, f"return {result}"])

@@ -56,7 +56,7 @@ from smalti.errors import (
 from smalti.format import MAX_FILE_BYTES, FileInfo, Schema, ShardInfo, emit_index
 from smalti.format.hashing import hash_rows
 from smalti.format.json_fields import Fields
-from smalti.format.layout import encode_config
+from smalti.format.layout import encode_config, head_bytes
 from smalti.format.reading.shard import check_written
 from smalti.format.reading.text import check_written_text
 from smalti.format.text import TEXT_FORMATS, parse_layout
@@ -399,11 +399,7 @@ class Writer(ABC):
             raise ValueError(
                 f"a shard of {ends[-1]} bytes exceeds the {MAX_FILE_BYTES} of uint32; give a `size_limit`."
             )
-        return (
-            (len(ends) - 1).to_bytes(4, "little")
-            + ends.astype("<u4").tobytes()
-            + (config or encode_config(self.get_config()))
-        )
+        return head_bytes(config or encode_config(self.get_config()), np.diff(ends), first)
 
     @abstractmethod
     def flush_shard(self) -> None:
