@@ -89,7 +89,7 @@ def test_verify_looks_at_added_columns_too(tmp_path, capsys):
     add_columns(remote, {"double": "int"}, lambda batch: {"double": batch["id"] * 2})
     dataset = reader(remote, local)
     read_all(dataset)
-    beside = dataset.stream.sets[0].added[0].entry.digest
+    beside = dataset.stream.sets[0].parts[1].digest
     dataset.close()
     assert run(capsys, "verify", remote, "--local", local)[1].out == "version 2: 50 copies as declared: all good\n"
     damaged = sorted(path for path in copies(local) if beside in str(path))[3]

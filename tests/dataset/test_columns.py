@@ -177,7 +177,7 @@ def sizes_of(remote, tmp_path):
     """Return the stored bytes of the set's own shards, and of those of each addition."""
     dataset = StreamingDataset(remote=remote, cache=CacheOptions(local=str(tmp_path / "other")))
     found = dataset.stream.sets[0]
-    every = [found.shards, *(each.shards for each in found.added)]
+    every = [part.shards for part in found.parts]
     return [sum(shard.stored.num_bytes for shard in shards) for shards in every]
 
 

@@ -24,7 +24,7 @@ def warned(tmp_path, monkeypatch):
         streams = options.pop("streams", [Stream(remote=str(remote), cache=CacheOptions(local=str(tmp_path / local)))])
         options = {"shuffle": True, "batch_size": 2} | options
         dataset = StreamingDataset(streams=streams, world=world, **grouped(num_canonical_nodes=nodes, **options))
-        stored = sum(dataset.stream.cache.costs()[1])
+        stored = sum(dataset.stream.costs()[1])
         monkeypatch.setattr("smalti.dataset.lookahead._MUCH_WASTED", max(1, much * stored))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

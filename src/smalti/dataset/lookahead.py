@@ -106,7 +106,7 @@ def planned_ahead(
     facts = (reading.this_pass.start, reading.batch_size, world.num_ranks, world.num_hosts, reading.options.tail)
     name = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     cache.expect_stored_order(is_stored=not reading.this_pass.start.shuffle)
-    cache.plan(
+    stream.plan(
         uses(reading, stream.shard_ends),
         name,
         is_of_many=world.ranks_on_host > 1,
@@ -229,7 +229,7 @@ def check_hosts(reading: Reading, stream: OpenStreams) -> None:
     if start.mixture is not None and start.mixture.batching_method in _SPREAD_BATCHINGS:
         return
     readers = hosts_of_run(start.canonical_nodes, world.num_hosts)
-    wasted = (readers - 1) * sum(stream.cache.costs()[1]) if readers > 1 else 0
+    wasted = (readers - 1) * sum(stream.costs()[1]) if readers > 1 else 0
     if wasted >= _MUCH_WASTED:
         fitted = fitted_canonical_nodes(world.num_hosts, start.canonical_nodes)
         warnings.warn(
@@ -251,7 +251,7 @@ def check_window(reading: Reading, stream: OpenStreams) -> None:
     planned = reading.steps(0, max(1, of_rank // reading.batch_size))
     if not planned:
         return
-    shard_bytes = np.array(stream.cache.costs()[0], np.int64)
+    shard_bytes = np.array(stream.costs()[0], np.int64)
     plan, world = reading.plan, reading.division.world
     if isinstance(plan, EpochPlan):
         needed = bytes_in_use(plan, stream.shard_sizes, shard_bytes, world.host, world.num_hosts)
@@ -368,6 +368,6 @@ class PassHistory:
             return stats_of(cache.counters)
         order = np.concatenate(needed).tolist()
         # The cache's contents before the first of these passes are unknown: the most favourable ones are assumed.
-        least_cost = least_bytes(order, *cache.costs(), cache.limit, is_warm=not passes[0].is_first)
+        least_cost = least_bytes(order, *stream.costs(), cache.limit, is_warm=not passes[0].is_first)
         ranks = passes[0].reading.division.world.ranks_on_host
         return stats_of(cache.counters, least_cost, passes[0].bytes_before, ranks)

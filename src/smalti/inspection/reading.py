@@ -111,9 +111,7 @@ class VersionRows:
         Beside the shards of the version there are those of columns that were added together, one for each of them.
         """
         needed = [*columns, *(self._masks[name] for name in columns if name in self._masks)]
-        sources = [(self.set.shards, set(self.set.manifest.schema.names))]
-        sources += [(each.shards, set(each.entry.columns)) for each in self.set.added]
-        parts = [(shards, tuple(name for name in needed if name in names)) for shards, names in sources]
+        parts = [(part.shards, tuple(name for name in needed if name in part.columns)) for part in self.set.parts]
         return [(shards, names) for shards, names in parts if names]
 
     def restored(self, columns: Sequence[str]) -> LogicalTypes | None:

@@ -53,8 +53,7 @@ def spans_of(found: ShardSet) -> list[RowSpan]:
     spans, row = [], 0
     for place, shard in enumerate(found.shards):
         if shard.samples:
-            aligned = tuple(each.shards[place] for each in found.added)
-            spans.append(RowSpan((shard, *aligned), 0, shard.samples, row))
+            spans.append(RowSpan(tuple(part.shards[place] for part in found.parts), 0, shard.samples, row))
         row += shard.samples
     return spans
 
@@ -125,11 +124,8 @@ class ArrowReader:
             SchemaError: there is no such column, one has no form in Arrow, or shards have different columns.
             SmaltiError: a shard cannot be read.
         """
-        logical = dict(found.manifest.logical)
-        for each in found.added:
-            logical |= each.entry.logical
         chosen = None if names is None else tuple(names)
-        plain = cls(found.store, found.columns, logical, chosen, as_stored)
+        plain = cls(found.store, found.columns, found.logical_types, chosen, as_stored)
         plain._check_columns(found)
         known = dict(first_arrays or {})
         candidates = () if as_stored else found.columns if chosen is None else chosen

@@ -12,7 +12,7 @@ with all shards that are aligned with it. Not here: how one shard set is found (
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import Outline, ShardCache, ShardSource, Uses, with_descriptors
+from smalti.cache import Outline, ShardCache, Uses, with_descriptors
 from smalti.errors import CursorError, FormatError, SampleIndexError, SchemaError
 from smalti.format import ShardInfo
 from smalti.format.logical import LogicalTypes
@@ -54,7 +54,9 @@ class OpenStreams:
         sets = with_descriptors(
             lambda: tuple(each if isinstance(each, ShardSet) else find_shard_set(each) for each in streams)
         )
-        self._lay_out(sets, with_descriptors(lambda: _cache_of(sets, cache_limit)))
+        # The sources of a set are those of its own shards and then of added columns: the cache has the former first.
+        sources = [each.sources[0] for each in sets] + [source for each in sets for source in each.sources[1:]]
+        self._lay_out(sets, with_descriptors(lambda: ShardCache(*sources, limit=cache_limit)))
 
     def _lay_out(self, sets: tuple[ShardSet, ...], cache: ShardCache) -> None:
         self.sets = sets
@@ -76,7 +78,7 @@ class OpenStreams:
         self._types = None if is_same and types[0] is None else types[:1] if is_same else types
         """The logical types of every stream, a single entry if they are the same in all; None if there are none."""
         self.cache = cache
-        self._aligned: Sequence[Ids] = tuple(cache.aligned) if isinstance(cache, JoinedCache) else ()
+        self._aligned = align_shards([len(each.shards) for each in sets], [len(each.parts) - 1 for each in sets])
         """For each addition of columns, the shards that are aligned with the streams'; -1 where there is none."""
 
     def __getstate__(self) -> tuple[tuple[ShardSet, ...], ShardCache]:
@@ -114,7 +116,7 @@ class OpenStreams:
         shard = self.cache.shard(number, row)
         try:
             stored = shard[row]
-            if self._aligned:
+            if len(self._aligned):
                 for aligned in self._aligned:
                     if aligned[number] >= 0:
                         stored |= self.cache.shard(int(aligned[number]), row)[row]
@@ -173,7 +175,24 @@ class OpenStreams:
         """Start fetching the shards of these samples, first needed first; returns at once."""
         shards, _ = self._locate(sample_ids)
         _, first = np.unique(shards, return_index=True)
-        self.cache.prefetch(int(shard) for shard in shards[np.sort(first)])
+        self.cache.prefetch(with_aligned(self._aligned, shards[np.sort(first)])[0].tolist())
+
+    def plan(self, uses: Iterator[Uses], order: str, *, is_of_many: bool, outline: Iterator[Outline]) -> None:
+        """Set which shards will be requested, as `ShardCache.plan`; those aligned with each are requested with it."""
+        if len(self._aligned):
+            # Partials, not methods: the cache keeps the plan, which must not refer to the streams.
+            uses = map(partial(_uses_with_aligned, self._aligned), uses)
+            outline = map(partial(_outline_with_aligned, self._aligned), outline)
+        self.cache.plan(uses, order, is_of_many=is_of_many, outline=outline)
+
+    def costs(self) -> tuple[list[int], list[int]]:
+        """Return what `ShardCache.costs` does, by shard of the streams: those aligned with it are counted with it."""
+        both = np.array(self.cache.costs(), np.int64)
+        for aligned in self._aligned:
+            shards = np.flatnonzero(aligned >= 0)
+            both[:, shards] += both[:, aligned[shards]]
+        held, fetched = both[:, : self.shard_ends.size].tolist()
+        return held, fetched
 
     def read_parts(self, at: Any) -> None:
         """Fetch the blocks that hold some samples together, where samples are read in blocks; otherwise do nothing.
@@ -258,7 +277,7 @@ class OpenStreams:
 
         columns = batch_of(self.cache.shards(needed, rows_of_each), which, rows, out)
         self.cache.done(needed)
-        if not self._aligned:
+        if not len(self._aligned):
             return columns
         for numbers_of in self._aligned:
             aligned = numbers_of[needed].tolist()
@@ -328,16 +347,6 @@ def open_streams(
     return opened
 
 
-def _cache_of(sets: tuple[ShardSet, ...], limit: int | None) -> ShardCache:
-    """Return one cache for the shards of all streams and of their added columns."""
-    sources = [each.sources[0] for each in sets]
-    added = [source for each in sets for source in each.sources[1:]]
-    if not added:
-        return ShardCache(*sources, limit=limit)
-    num_shards, num_added = [len(each.shards) for each in sets], [len(each.added) for each in sets]
-    return JoinedCache(*sources, *added, limit=limit, num_shards=num_shards, num_added=num_added)
-
-
 def align_shards(num_shards: Sequence[int], num_added: Sequence[int]) -> Ids:
     """Return the shards of added columns that hold the same samples as each shard of the streams.
 
@@ -364,54 +373,6 @@ def with_aligned(aligned: Ids, shards: Ids) -> tuple[Ids, Ids]:
     both = np.concatenate([shards[:, None], aligned[:, shards].T], axis=1)
     places = np.broadcast_to(np.arange(len(shards))[:, None], both.shape)
     return both[both >= 0], places[both >= 0]
-
-
-class JoinedCache(ShardCache):
-    """A cache that plans, fetches and counts each shard together with the shards aligned with it."""
-
-    def __init__(
-        self, *sources: ShardSource, limit: int | None, num_shards: Sequence[int], num_added: Sequence[int]
-    ) -> None:
-        """As `ShardCache`; the sources are the streams', then those of added columns, as in `align_shards`."""
-        self._counts = num_shards, num_added
-        self.aligned = align_shards(*self._counts)
-        super().__init__(*sources, limit=limit)
-
-    def plan(
-        self,
-        future: Iterator[Uses] | None,
-        order: str = "",
-        *,
-        is_of_many: bool = False,
-        outline: Iterator[Outline] | None = None,
-    ) -> None:
-        """As `ShardCache.plan`; a use of a shard is a use of the shards aligned with it."""
-        # A partial, not a method: the cache keeps the plan, which must not refer to the cache.
-        uses = None if future is None else map(partial(_uses_with_aligned, self.aligned), future)
-        outlined = None if outline is None else map(partial(_outline_with_aligned, self.aligned), outline)
-        super().plan(uses, order, is_of_many=is_of_many, outline=outlined)
-
-    def prefetch(self, shard_ids: Iterable[int]) -> None:
-        """As `ShardCache.prefetch`, with all aligned shards."""
-        found, _ = with_aligned(self.aligned, np.fromiter(shard_ids, np.int64))
-        super().prefetch(found.tolist())
-
-    def costs(self) -> tuple[list[int], list[int]]:
-        """As `ShardCache.costs`, by shard of the streams; aligned shards are counted with it."""
-        held, fetched = map(np.array, super().costs())
-        count = self.aligned.shape[1]
-        numbers, places = with_aligned(self.aligned, np.arange(count))
-        sums = [np.zeros(count, np.int64), np.zeros(count, np.int64)]
-        for total, each in zip(sums, (held, fetched), strict=True):
-            np.add.at(total, places, each[numbers])
-        return sums[0].tolist(), sums[1].tolist()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_counts": self._counts}  # `aligned` has a number for each shard
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.aligned = align_shards(*state["_counts"])
-        super().__setstate__(state)
 
 
 def _uses_with_aligned(aligned: Ids, uses: Uses) -> Uses:

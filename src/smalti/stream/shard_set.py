@@ -12,7 +12,7 @@ file; a wrong, lost or damaged hint costs that round trip and nothing else.
 import hashlib
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -65,12 +65,17 @@ def splits_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class AddedColumns:
-    """Columns that were added to a set after its shards were written, in shards of their own."""
+class ShardPart:
+    """Columns of a set and the shards that hold them: its own, or those of columns that were added later."""
 
-    entry: ColumnsEntry
+    digest: str
+    """Digest of the manifest, or of the added columns."""
+    columns: Mapping[str, str]
+    """Name to encoding."""
+    logical: Mapping[str, Any]
+    """Logical types by column."""
     shards: Sequence[ShardInfo]
-    """One for each shard of the set, in the same order, with the same samples."""
+    """In all parts of a set as many, in the same order, with the same samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +86,14 @@ class ShardSet:
     manifest: Manifest
     store: Store
     """The store that holds its shards."""
-    shards: Sequence[ShardInfo]
-    """The shards of the split; where only added columns are read, the shards of the first of these."""
-    added: tuple[AddedColumns, ...] = ()
-    """Columns that are read together with them."""
-    entry: ColumnsEntry | None = None
-    """The entry of the added columns that `shards` hold; None for the set's own shards."""
+    parts: tuple[ShardPart, ...]
+    """The shards of the split, and those of added columns that are read together with them; where only added columns
+    are read, the latter alone."""
+
+    @property
+    def shards(self) -> Sequence[ShardInfo]:
+        """The shards of the first part, for which those of the others stand aligned."""
+        return self.parts[0].shards
 
     @cached_property
     def shard_sizes(self) -> NDArray[np.int64]:
@@ -101,33 +108,30 @@ class ShardSet:
     @property
     def num_bytes_each(self) -> ShardBytes:
         """Bytes of every shard together with its shards of added columns."""
-        main, *added = (bytes_of(shards) for shards in (self.shards, *(each.shards for each in self.added)))
-        return ShardBytes(
-            main.raw + sum(each.raw for each in added),
-            main.stored + sum(each.stored for each in added),
-            main.zipped + sum(each.zipped for each in added),
-        )
+        return ShardBytes(*np.sum([bytes_of(part.shards) for part in self.parts], axis=0))
 
     @cached_property
     def logical(self) -> LogicalTypes | None:
         """Logical types of its columns; None where values are returned as stored."""
         if not self.options.logical:
             return None
-        columns, types = self.columns, _logical_types(self.manifest, self._entries)
+        columns, types = self.columns, self.logical_types
         if self.options.columns is not None:
             types = {name: kind for name, kind in types.items() if name in columns}
         return parse_logical(types, columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self.options, self.manifest, self.store, self.shards, self.added, self.entry)
-        return type(self), parts  # cached properties are computed again
+        return type(self), (self.options, self.manifest, self.store, self.parts)  # cached properties are computed again
+
+    @property
+    def logical_types(self) -> dict[str, Any]:
+        """Column to logical type, in all parts."""
+        return _logical_types(self.parts)
 
     @property
     def columns(self) -> dict[str, str]:
         """Name to encoding of every column that is read, the added ones included."""
-        columns = self.manifest.schema.columns()
-        for entry in self._entries:
-            columns |= entry.columns
+        columns = {name: encoding for part in self.parts for name, encoding in part.columns.items()}
         names = self.stored_names
         return columns if names is None else {name: columns[name] for name in names}
 
@@ -137,29 +141,20 @@ class ShardSet:
         names, options = self.options.columns, self.options
         if names is None or not options.logical:
             return names
-        masks = masks_of(_logical_types(self.manifest, self._entries))
+        masks = masks_of(self.logical_types)
         return (*names, *(masks[name] for name in names if name in masks))
-
-    @property
-    def _entries(self) -> list[ColumnsEntry]:
-        first = [] if self.entry is None else [self.entry]
-        return [*first, *(each.entry for each in self.added)]
 
     @cached_property
     def sources(self) -> list[ShardSource]:
-        """The cache's sources: of `shards`, then of the shards of added columns."""
-        manifest, options, wanted = self.manifest, self.options, self.stored_names
-        is_own = manifest.version > 0  # a plain set has no version; any writer may have made its shards
-        parts = [(manifest.digest, self.shards, set(manifest.schema.names))]
-        if self.entry is not None:
-            parts = [(self.entry.digest, self.shards, set(self.entry.columns))]
-        parts += [(each.entry.digest, each.shards, set(each.entry.columns)) for each in self.added]
+        """The cache's sources, one for each part."""
+        options, wanted = self.options, self.stored_names
+        is_own = self.manifest.version > 0  # a plain set has no version; any writer may have made its shards
         return [
             ShardSource(
-                self.store, digest, shards, options.cache, options.allow_unsafe_types, is_own,
-                None if wanted is None else tuple(name for name in wanted if name in known),
+                self.store, part.digest, part.shards, options.cache, options.allow_unsafe_types, is_own,
+                None if wanted is None else tuple(name for name in wanted if name in part.columns),
             )
-            for digest, shards, known in parts
+            for part in self.parts
         ]  # fmt: skip
 
 
@@ -230,10 +225,11 @@ def load_shard_set(options: StreamOptions) -> ShardSet:
     manifest, store, shards = _find(open_store(place, dict(options.storage_options)), options)
     entries = columns_of(manifest.sidecars)
     needed = entries if options.columns is None else _needed(manifest, entries, options)
+    own = ShardPart(manifest.digest, manifest.schema.columns(), manifest.logical, shards)
     added = tuple(_added(store, manifest, shards, options.split, entry) for entry in needed)
-    found = ShardSet(options, manifest, store, shards, added)
+    found = ShardSet(options, manifest, store, (own, *added))
     if added and found.sources[0].names == ():  # all columns are in added shards: those of the set are not read
-        found = ShardSet(options, manifest, store, added[0].shards, added[1:], added[0].entry)
+        found = ShardSet(options, manifest, store, added)
     _ = found.logical  # checks the logical types
     _check_samples(store, manifest, shards)
     for source in found.sources:
@@ -252,12 +248,9 @@ def load_shard_set(options: StreamOptions) -> ShardSet:
     return found
 
 
-def _logical_types(manifest: Manifest, entries: Iterable[ColumnsEntry]) -> dict[str, Any]:
-    """Return column to logical type, of a version with these added columns."""
-    types = dict(manifest.logical)
-    for entry in entries:
-        types |= entry.logical
-    return types
+def _logical_types(holders: Iterable[Manifest | ColumnsEntry | ShardPart]) -> dict[str, Any]:
+    """Return column to logical type, of all of these."""
+    return {name: kind for each in holders for name, kind in each.logical.items()}
 
 
 def _needed(manifest: Manifest, entries: Sequence[ColumnsEntry], options: StreamOptions) -> list[ColumnsEntry]:
@@ -266,7 +259,7 @@ def _needed(manifest: Manifest, entries: Sequence[ColumnsEntry], options: Stream
     Raises:
         SchemaError: the set lacks one of the columns.
     """
-    types, known = _logical_types(manifest, entries), set(manifest.schema.names)
+    types, known = _logical_types((manifest, *entries)), set(manifest.schema.names)
     known.update(*(entry.columns for entry in entries))
     if options.logical:
         known.difference_update(masks_of(types).values())
@@ -312,7 +305,7 @@ def _check_samples(store: Store, manifest: Manifest, shards: Sequence[ShardInfo]
 
 def _added(
     store: Store, manifest: Manifest, shards: Sequence[ShardInfo], split: str | None, entry: ColumnsEntry
-) -> AddedColumns:
+) -> ShardPart:
     """Return added columns for the shards of the split.
 
     Raises:
@@ -327,7 +320,7 @@ def _added(
             f"{', '.join(entry.columns)} have {len(added)} or others of other sizes",
             split=split,
         )
-    return AddedColumns(entry, added)
+    return ShardPart(entry.digest, entry.columns, entry.logical, added)
 
 
 def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:

@@ -182,7 +182,7 @@ def test_a_limited_cache_counts_both_files_and_still_reads_all(far, tmp_path):
     sizes = [shard.raw.num_bytes for shard in load_manifest(far).shards]
     options = {"shuffle": False, "batch_size": 4, "num_canonical_nodes": 1}
     dataset = StreamingDataset(remote=far, **grouped(local=tmp_path / "cache", cache_limit=3 * max(sizes), **options))
-    held, fetched = dataset.stream.cache.costs()
+    held, fetched = dataset.stream.costs()
     assert len(held) == len(sizes)
     assert all(held[place] > sizes[place] for place in range(len(sizes)))
     assert sum(held) > raw
