@@ -9,7 +9,8 @@ from smalti.errors import SampleIndexError, StoreError
 from smalti.format import ShardInfo
 from smalti.format.reading.batch import pick
 from smalti.storage import LocalStore, open_store
-from smalti.stream import OpenStreams, StreamOptions, checked_columns
+from smalti.stream import OpenStreams, StreamOptions
+from smalti.stream.stream import checked_columns
 
 
 class LocalDataset:

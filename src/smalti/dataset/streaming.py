@@ -31,16 +31,8 @@ from smalti.dataset.skipping import skip_limit
 from smalti.errors import ArgumentError, ArgumentTypeError, SmaltiError
 from smalti.format.reading.batch import pick
 from smalti.storage import Store
-from smalti.stream import (
-    MOVED_TO_CACHE,
-    OpenStreams,
-    Stream,
-    StreamOptions,
-    checked_cache,
-    checked_columns,
-    options_of,
-    weight_of,
-)
+from smalti.stream import OpenStreams, Stream, StreamOptions, options_of
+from smalti.stream.stream import MOVED_TO_CACHE, checked_cache, checked_columns, weight_of
 from smalti.world import World
 
 MOVED = {

@@ -6,26 +6,6 @@ nor how shards are fetched and evicted (`smalti.cache`). Read `opened` first.
 
 from smalti.stream.opened import OpenStreams, Version, open_streams
 from smalti.stream.shard_set import ShardSet
-from smalti.stream.stream import (
-    MOVED_TO_CACHE,
-    Stream,
-    StreamOptions,
-    checked_cache,
-    checked_columns,
-    options_of,
-    weight_of,
-)
+from smalti.stream.stream import Stream, StreamOptions, options_of
 
-__all__ = [
-    "MOVED_TO_CACHE",
-    "OpenStreams",
-    "ShardSet",
-    "Stream",
-    "StreamOptions",
-    "Version",
-    "checked_cache",
-    "checked_columns",
-    "open_streams",
-    "options_of",
-    "weight_of",
-]
+__all__ = ["OpenStreams", "ShardSet", "Stream", "StreamOptions", "Version", "open_streams", "options_of"]
