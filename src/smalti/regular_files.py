@@ -11,6 +11,7 @@ from errno import EISDIR, ENXIO
 from typing import Literal, overload
 
 from smalti.errors import StoreError
+from smalti.texts import printable
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
@@ -18,13 +19,6 @@ _KINDS = {
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
-
-
-def printable(name: str) -> str:
-    r"""Return the name of a file for a message: line ends, control characters and bytes that are not UTF-8 escaped."""
-    if name.isprintable():
-        return name
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name)
 
 
 def kind_of(mode: int) -> str:

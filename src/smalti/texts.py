@@ -1,7 +1,6 @@
 """Values as people read them: numbers of bytes, and texts without what a terminal interprets."""
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def byte_count(num_bytes: float) -> str:
@@ -19,9 +18,8 @@ def byte_count(num_bytes: float) -> str:
 def printable(text: str, *, keep: str = "") -> str:
     """Return a text without characters that a terminal interprets: controls, and those that change the direction.
 
-    They are escaped, except for those in `keep`.
+    They are escaped, except for those in `keep`; so are bytes of a file's name that are not UTF-8.
     """
-    return "".join(
-        letter if letter.isprintable() or letter in keep else _ESCAPES.get(letter, f"\\u{ord(letter):04x}")
-        for letter in text
-    )
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in keep else ascii(each)[1:-1] for each in text)

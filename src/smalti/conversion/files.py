@@ -26,11 +26,12 @@ from smalti.errors import ChecksumMismatch, FormatError, SmaltiError, StoreError
 from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES
 from smalti.redaction import redact, redact_address
-from smalti.regular_files import open_regular, printable
+from smalti.regular_files import open_regular
 from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Place, Store, open_store
 from smalti.storage.opening import INSIDE, check_apart, check_secrets, relation_of
 from smalti.storage.store import check_key, join_key
+from smalti.texts import printable
 
 RECORD = "_smalti_export.json"
 NUMBERED = re.compile(

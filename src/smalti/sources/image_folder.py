@@ -17,11 +17,11 @@ from typing import Any
 
 from smalti.errors import SmaltiError, SourceWarning, StoreNotFound
 from smalti.redaction import hide_options, redact, redact_address
-from smalti.regular_files import printable
 from smalti.sources.archive import is_archive
 from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Store, open_store
 from smalti.storage.store import ListingPage
+from smalti.texts import printable
 
 _OF_SYSTEMS = frozenset({
     "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir", "$recycle.bin",

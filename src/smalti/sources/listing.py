@@ -16,9 +16,9 @@ from operator import attrgetter
 from typing import Any
 
 from smalti.errors import SourceWarning, StoreAuthError, StoreError
-from smalti.regular_files import printable
 from smalti.storage import ObjectInfo, Store
 from smalti.storage.store import MAX_KEY_BYTES, check_key
+from smalti.texts import printable
 
 HIDDEN = "hidden or of the system"
 OTHER_KIND = "of another kind"

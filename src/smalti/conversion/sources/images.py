@@ -27,7 +27,6 @@ from smalti.errors import ArgumentError, ArgumentTypeError, BadImageError, Smalt
 from smalti.format.encodings.images import check_image_file
 from smalti.images.header import probe_image
 from smalti.redaction import redact_address
-from smalti.regular_files import printable
 from smalti.sources.contents import read_contents
 from smalti.sources.image_folder import (
     IMAGE_ENDINGS,
@@ -38,6 +37,7 @@ from smalti.sources.image_folder import (
     split_named,
 )
 from smalti.storage import Store, open_store
+from smalti.texts import printable
 
 MAX_IMAGE_BYTES = 1 << 28
 """Largest file of one image: as many bytes as the most pixels take that may be in a file."""
