@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.catalog.table.shard_table import ShardBytes
 from smalti.cursor import Cursor
 from smalti.dataset.lookahead import most_held, rows_of_host
 from smalti.dataset.order import window_plan
@@ -108,53 +109,46 @@ class ReaderSetup:
     tail: str = "pad"
 
 
-@dataclass(frozen=True, eq=False)
-class ShardSizes:
-    """Sizes of the shards; each int64, shape (shards,)."""
-
-    samples: Ints
-    stored: Ints
-    """Bytes in the store."""
-    raw: Ints
-    """Unpacked bytes."""
-
-
-def forecast(cursor: Cursor, shards: ShardSizes, reader: ReaderSetup) -> Forecast:
+def forecast(cursor: Cursor, sizes: Ints, num_bytes: ShardBytes, reader: ReaderSetup) -> Forecast:
     """Return the cost of the cursor's epoch. Pure; O(shards) for each canonical node.
+
+    `sizes` are the samples of every shard, `num_bytes` its bytes.
 
     Raises:
         ValueError: the cursor is of a mixture, or of another order.
     """
     if cursor.mixture is not None:
         raise ArgumentError("a forecast is made for one stream, without weights and `epoch_size`.")
-    plan = cast("EpochPlan", window_plan(cursor, [shards.samples]))
+    plan = cast("EpochPlan", window_plan(cursor, [sizes]))
     world = World.of_blocks(0, reader.hosts * reader.ranks_on_host, reader.hosts)
     division = Division(cursor.epoch_size, 0, reader.batch_size, world, reader.tail)
-    samples, count = int(shards.samples.sum()), int(shards.samples.size)
+    samples, count = int(sizes.sum()), int(sizes.size)
     mixed = min(samples, cursor.block_size * cursor.canonical_nodes) if cursor.shuffle else 1
     block = min(cursor.block_size, max(1, samples // cursor.canonical_nodes))
     ahead = _BATCHES_KEPT + _BATCHES_AHEAD * max(1, reader.workers)
     return Forecast(
         samples=samples,
         shards=count,
-        stored_bytes=int(shards.stored.sum()),
+        stored_bytes=int(num_bytes.stored.sum()),
         steps=division.num_steps,
         global_batch=division.global_batch,
         repeats=division.num_repeats,
-        hosts=tuple(_host(host, plan, shards, reader, cursor) for host in range(reader.hosts)),
+        hosts=tuple(_host(host, plan, sizes, num_bytes, reader, cursor) for host in range(reader.hosts)),
         plan_bytes=_PLAN_BYTES * count + 2 * _ID_BYTES * mixed,
-        batch_bytes=ahead * reader.batch_size * (int(shards.raw.sum()) // max(1, samples)),
+        batch_bytes=ahead * reader.batch_size * (int(num_bytes.raw.sum()) // max(1, samples)),
         window_samples=mixed,
         window_shards=block * count / max(1, samples) if cursor.shuffle else 0.0,
     )
 
 
-def _host(host: int, plan: EpochPlan, shards: ShardSizes, reader: ReaderSetup, cursor: Cursor) -> HostForecast:
-    needed, begins, ends = rows_of_host(plan, shards.samples, host, reader.hosts)
+def _host(
+    host: int, plan: EpochPlan, sizes: Ints, num_bytes: ShardBytes, reader: ReaderSetup, cursor: Cursor
+) -> HostForecast:
+    needed, begins, ends = rows_of_host(plan, sizes, host, reader.hosts)
     read = np.unique(needed)
-    cold, unpacked = int(shards.stored[read].sum()), int(shards.raw[read].sum())
-    held_bytes = (most_held(shards.raw[needed], begins, ends, ahead=ahead) for ahead in (1, 0))
-    window, in_use = (min(unpacked, num_bytes) for num_bytes in held_bytes)
+    cold, unpacked = int(num_bytes.stored[read].sum()), int(num_bytes.raw[read].sum())
+    held_bytes = (most_held(num_bytes.raw[needed], begins, ends, ahead=ahead) for ahead in (1, 0))
+    window, in_use = (min(unpacked, most) for most in held_bytes)
     room = unpacked if reader.cache_bytes is None else reader.cache_bytes
     # The cache keeps the shards that are needed next, so its contents at an epoch's end are all used in the next one.
     held = 0.0 if room < in_use else min(1.0, room / max(1, unpacked))
@@ -279,8 +273,8 @@ def forecast_epoch(
     with closing(
         open_dataset(open_store(place), version=version, tag=tag, split=split, world=world, **options)
     ) as dataset:
-        sizes = dataset.stream.sets[0].num_bytes_each
-        return forecast(dataset.cursor(), ShardSizes(dataset.stream.shard_sizes, sizes.stored, sizes.raw), reader)
+        (shards,) = dataset.stream.sets
+        return forecast(dataset.cursor(), shards.shard_sizes, shards.num_bytes_each, reader)
 
 
 def run_cost(found: Forecast, reader: ReaderSetup, rates: Rates, *, epochs: int = 1) -> RunCost:
