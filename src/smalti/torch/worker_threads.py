@@ -17,7 +17,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, TimeoutError
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from smalti.errors import SmaltiError
@@ -67,10 +68,11 @@ class ThreadedIterator(Iterator[Any]):
         if self._finish is None:
             self._start()
         outcome = self._relay.take(self._timeout)
-        if outcome.error is not None:
+        error = outcome.exception()
+        if error is not None:
             self.close()
-            raise outcome.error
-        return outcome.value
+            raise error
+        return outcome.result()
 
     def close(self) -> None:
         """End the threads and drop results that were not taken; blocks for `join_seconds` at most."""
@@ -92,12 +94,6 @@ class ThreadedIterator(Iterator[Any]):
             thread.start()
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    value: Any = None
-    error: BaseException | None = None
-
-
 class _Relay:
     """The state that the consumer and the threads of one iteration share."""
 
@@ -105,39 +101,34 @@ class _Relay:
         self.closed = False
         self._work, self._read = work, read
         self._places = threading.Semaphore(num_ahead)  # for items ahead, on which threads wait
-        self._drawing = threading.Lock()  # not that of the results: drawing may plan, which can take long
-        self._drawn = 0
+        self._drawing = threading.Lock()
         self._exhausted = False
-        self._ready = threading.Condition()
-        self._outcomes: dict[int, _Outcome] = {}
-        self._taken = 0
+        self._drawn: SimpleQueue[Future[Any]] = SimpleQueue()
+        """The outcomes of items in order, from the time that each is drawn."""
+        self._next: Future[Any] | None = None
+        """The outcome that is taken next, once its item is drawn."""
+        self._num_taken = 0
 
-    def take(self, timeout: float) -> _Outcome:
-        """Return the next outcome in order; the last one is a StopIteration."""
-        number = self._taken
-        outcome = self._outcomes.pop(number, None)  # usually ready
-        if outcome is None:
-            outcome = self._await(number, timeout)
-        self._taken = number + 1
+    def take(self, timeout: float) -> "Future[Any]":
+        """Return the next outcome in order, which is known; the last one is a StopIteration."""
+        if self.closed:
+            return _failed(StopIteration())
+        end = time.monotonic() + timeout
+        try:
+            if self._next is None:
+                self._next = self._drawn.get(timeout=timeout)
+            self._next.exception(max(0.0, end - time.monotonic()))
+        except (Empty, TimeoutError):
+            raise SmaltiError(
+                f"batch {self._num_taken} of this iteration was not ready after {timeout:g} s: reading or transforming "
+                "it takes longer. Give the loader a longer `timeout`, or find what hangs.",
+                batch=self._num_taken,
+                timeout=timeout,
+            ) from None
+        outcome, self._next = self._next, None
+        self._num_taken += 1
         self._places.release()
         return outcome
-
-    def _await(self, number: int, timeout: float) -> _Outcome:
-        end = time.monotonic() + timeout
-        with self._ready:
-            while number not in self._outcomes:
-                left = end - time.monotonic()
-                if self.closed:
-                    return _Outcome(error=StopIteration())
-                if left <= 0:
-                    raise SmaltiError(
-                        f"batch {number} of this iteration was not ready after {timeout:g} s: reading or transforming "
-                        "it takes longer. Give the loader a longer `timeout`, or find what hangs.",
-                        batch=number,
-                        timeout=timeout,
-                    )
-                self._ready.wait(left)
-            return self._outcomes.pop(number)
 
     def serve_one(self) -> bool:
         """Draw and read one item if a place is free; return False if there is no more to do."""
@@ -146,39 +137,37 @@ class _Relay:
         with self._drawing:
             if self.closed or self._exhausted:
                 return False
-            number = self._drawn
             try:
                 item = next(self._work)
             except BaseException as error:  # noqa: BLE001 -- raised again by the consumer; StopIteration is one of them
                 self._exhausted = True
-                self._put(number, _Outcome(error=error))
+                self._drawn.put(_failed(error))
                 return False
-            self._drawn = number + 1
+            outcome: Future[Any] = Future()
+            self._drawn.put(outcome)
         try:
-            outcome = _Outcome(self._read(item))
+            outcome.set_result(self._read(item))
         except BaseException as error:  # noqa: BLE001 -- raised again by the consumer when its turn comes
-            outcome = _Outcome(error=error)
-        self._put(number, outcome)
+            outcome.set_exception(error)
         return not self.closed
-
-    def _put(self, number: int, outcome: _Outcome) -> None:
-        with self._ready:
-            self._outcomes[number] = outcome
-            if number == self._taken:
-                self._ready.notify()
 
     def end(self, threads: Sequence[threading.Thread], join_seconds: float) -> None:
         """End the threads; wait for all of them for `join_seconds` at most."""
         self.closed = True
         if threads:
             self._places.release(len(threads))
-        with self._ready:
-            self._ready.notify_all()
+        self._drawn.put(_failed(StopIteration()))  # for a consumer that waits
         end = time.monotonic() + join_seconds
         for thread in threads:
             if thread is not threading.current_thread() and thread.is_alive():
                 thread.join(max(0.0, end - time.monotonic()))
-        self._outcomes.clear()  # a reference to the iterator must not keep untaken results in memory
+        self._drawn, self._next = SimpleQueue(), None  # the iterator must not keep untaken results in memory
+
+
+def _failed(error: BaseException) -> "Future[Any]":
+    outcome: Future[Any] = Future()
+    outcome.set_exception(error)
+    return outcome
 
 
 def _serve(relay: _Relay, owner: "weakref.ref[ThreadedIterator]") -> None:
