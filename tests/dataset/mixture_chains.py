@@ -14,7 +14,7 @@ import numpy as np
 
 from smalti.cursor import Cursor, MixedStream
 from smalti.dataset.order import OrderOptions, Pass, Reading, RunOrder, check_next_epoch, with_batch_sizes
-from smalti.dataset.resume import at_epoch, changes_weights, first_cursor, saved_cursor
+from smalti.dataset.resume import at_epoch, changes_weights, first_cursor, own_cursor, saved_cursor
 from smalti.errors import CursorError
 from smalti.order.mixture.planning import StreamWeight
 from smalti.world import World
@@ -104,7 +104,7 @@ class Run:
             self.mixing = segment.weights
         try:
             cursor = self._begin_segment(segment, options, readers)
-            if changes_weights(self.state and json.loads(self.state), cursor):
+            if self.state and changes_weights(own_cursor(json.loads(self.state)), cursor):
                 check_next_epoch(cursor, self.chain.streams, segment.batch_size * readers.num_ranks)
             return cursor
         except CursorError as error:
@@ -126,7 +126,7 @@ class Run:
         if self.state is None:
             return fresh
         state = json.loads(self.state)
-        cursor = saved_cursor(state, fresh, options, sizes=self.chain.streams)
+        cursor = saved_cursor(own_cursor(state), fresh, options, sizes=self.chain.streams)
         assert (cursor.epoch, cursor.samples) == (state["epoch"], state["sample_in_epoch"])
         return cursor if cursor.samples else at_epoch(cursor, cursor.epoch, self.chain.streams)
 

@@ -38,7 +38,7 @@ def take(dataset, steps=None):
     for step, ids in dataset._smalti.planned(this_pass):
         if len(batches) == steps:
             break
-        batches.append(dataset._smalti.read(step, ids, BatchForm.COLUMNS)["_sample_id"].tolist())
+        batches.append(dataset._smalti.read(step, ids, BatchForm.COLUMNS)[0]["_sample_id"].tolist())
     return batches, json.loads(json.dumps(dataset._smalti.reading(this_pass).cursor_after(len(batches)).to_state()))
 
 

@@ -37,7 +37,7 @@ def run_rank(task: RankTask) -> None:
         dataset.load_state_dict(json.loads(state.read_text()))
     this_pass, taken, records = dataset._smalti.begin_pass(), 0, []
     for step, ids in dataset._smalti.planned(this_pass):
-        batch = dataset._smalti.read(step, ids, BatchForm.COLUMNS)
+        batch = dataset._smalti.read(step, ids, BatchForm.COLUMNS)[0]
         records.append([batch["_position"].tolist(), batch["id"].tolist()])
         taken += 1
         if taken == task.steps:

@@ -9,7 +9,7 @@ import pytest
 
 from smalti.cursor import MixedStream
 from smalti.dataset.order import OrderOptions, Pass, Reading, RunOrder
-from smalti.dataset.resume import at_epoch, first_cursor, saved_cursor
+from smalti.dataset.resume import at_epoch, first_cursor, own_cursor, saved_cursor
 from smalti.order.mixture.planning import StreamWeight
 from smalti.world import World
 
@@ -58,7 +58,7 @@ def changed():
     """Return the cursors before and after weights 2 : 1 change to 1 : 2 at position 6."""
     before = cursor_of(mixing(2, 1))
     state = json.loads(json.dumps(before.advanced(6).to_state()))
-    return before, saved_cursor(state, cursor_of(mixing(1, 2)), mixing(1, 2), sizes=SIZES)
+    return before, saved_cursor(own_cursor(state), cursor_of(mixing(1, 2)), mixing(1, 2), sizes=SIZES)
 
 
 def row(name):

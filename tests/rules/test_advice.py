@@ -73,7 +73,6 @@ NAMES_OF_OTHERS = {
     "new_cluster": "Databricks",
     "node_type_id": "Databricks",
     "partitionBy": "Spark",
-    "persistent_workers": "torch",
     "prefetch_factor": "torch",
     "recursive": "fsspec",
     "reduction": "torch",

@@ -118,7 +118,7 @@ def test_a_loader_refuses_streams_with_different_logical_types_before_the_first_
 def test_a_set_without_logical_types_needs_no_conversion(tmp_path):
     stream = OpenStreams([StreamOptions(str(write_set(tmp_path / "set", 20)))])
     assert stream.sets[0].logical is None
-    assert stream._types is None
+    assert stream._types == [None]
 
 
 def test_an_unknown_logical_type_is_refused_when_the_set_is_opened(tmp_path):

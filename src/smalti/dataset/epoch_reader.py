@@ -36,8 +36,9 @@ from smalti.dataset.resume import (
     at_epoch,
     changes_weights,
     first_cursor,
-    open_saved_versions,
+    own_cursor,
     saved_cursor,
+    saved_versions,
 )
 from smalti.dataset.skipping import Replacement, SkipCount, is_of_sample, read_each, replaced
 from smalti.errors import ArgumentError, SampleIndexError, SchemaError, SmaltiError
@@ -92,10 +93,6 @@ class EpochReader:
     history: PassHistory = field(default_factory=PassHistory)
     reweighted: Cursor | None = None
     """The loaded state, if its weights were changed when it was loaded."""
-
-    def view(self: _Reader) -> _Reader:
-        """Return a copy that shares the opened streams and the run's place; a loader may change its options."""
-        return copy.copy(self)
 
     # ------------------------------------------------------------------ streams and world
 
@@ -197,11 +194,14 @@ class EpochReader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration continue from a saved state."""
-        readers = self.readers
+        readers, saved = self.readers, own_cursor(state)
         if not self.history.begun:  # later, loader workers may use the opened streams
-            self.opened.stream = open_saved_versions(self.stream_options, self.stream, state, self.cache_limit)
-        cursor = saved_cursor(state, self._first_cursor(), self.order, sizes=self.sizes)
-        reweighted = cursor if changes_weights(state, cursor) else None
+            stream, versions = self.stream, saved_versions(self.stream_options, self.stream, saved)
+            if versions != stream.versions:
+                self.opened.stream = open_streams(self.stream_options, versions, cache_limit=self.cache_limit)
+                stream.close()
+        cursor = saved_cursor(saved, self._first_cursor(), self.order, sizes=self.sizes)
+        reweighted = cursor if changes_weights(saved, cursor) else None
         if self.batch_size is not None:  # refuse now what beginning the pass would refuse
             start = with_batch_sizes(cursor, readers, self.batch_size)
             if reweighted is not None:
@@ -252,24 +252,10 @@ class EpochReader:
 
     # ------------------------------------------------------------------ iteration
 
-    def batches(self, this_pass: Pass, form: Form) -> Iterator[Any]:
-        """Yield this worker's batches of a pass."""
-        read = self.reader_of(this_pass, form)
-        for step, ids in self.planned(this_pass, *self.worker):
-            yield read(step, ids)
-
-    def reader_of(self, this_pass: Pass, form: Form) -> Callable[[StepBatch, NDArray[np.int64]], Any]:
-        """Return a function that reads the batches of a pass, and counts the samples that it skips, if it may."""
-        if self.max_skipped is None:
-            return lambda step, ids: self._read(step, ids, form)
-        count = self.skip_count(this_pass)
-
-        def read(step: StepBatch, ids: NDArray[np.int64]) -> Any:
-            batch, replacements = self.read_skipping(step, ids, form)
-            count.add(replacements)
-            return batch
-
-        return read
+    def batches(self, this_pass: Pass, form: Form, rest: Pass | None = None) -> Iterator[Any]:
+        """Return this worker's batches of a pass, or only of the `rest` of it; samples that are skipped are counted."""
+        skips, planned = self.skip_count(this_pass), self.planned(rest or this_pass, *self.worker)
+        return (skips.counted(*self.read(step, ids, form)) for step, ids in planned)
 
     def skip_count(self, this_pass: Pass) -> SkipCount:
         """Return the count of the samples that are skipped in an iteration that begins now."""
@@ -290,17 +276,15 @@ class EpochReader:
             predownload=self.predownload,
         )
 
-    def read(self, step: StepBatch, ids: NDArray[np.int64], form: Form) -> Any:
-        """Return one batch, transformed; samples that cannot be read are replaced if they may be skipped."""
-        return self._read(step, ids, form) if self.max_skipped is None else self.read_skipping(step, ids, form)[0]
-
-    def read_skipping(self, step: StepBatch, ids: NDArray[np.int64], form: Form) -> tuple[Any, tuple[Replacement, ...]]:
-        """Return one batch in which samples that cannot be read are replaced, and the replacements.
+    def read(self, step: StepBatch, ids: NDArray[np.int64], form: Form) -> tuple[Any, tuple[Replacement, ...]]:
+        """Return one batch, transformed, and what stands in it for samples that cannot be read and may be skipped.
 
         Raises:
             Exception: an error that is not of single samples, such as one of a store; or of a transform that fails for
-                the batch as a whole only.
+                the batch as a whole only; or any, if nothing may be skipped.
         """
+        if self.max_skipped is None:
+            return self._read(step, ids, form), ()
         if not isinstance(form, BatchForm):
             get = form
             samples, found = read_each(step, ids, lambda sample_id, _: self._noted_sample(sample_id, get), self.stream)
@@ -336,12 +320,12 @@ class EpochReader:
         return Reading(this_pass, self.sizes, self.batch_size, self.order)
 
     def for_loader(self: _Reader, batch_size: Any, *, drop_last: bool) -> _Reader:
-        """Return a view that reads batches of this size.
+        """Return a view that reads batches of this size, and shares the opened streams and the run's place.
 
         Raises:
             ValueError: there is no batch size, or two that differ, or it is not a whole number from 1.
         """
-        view, size = self.view(), whole_or_none("batch_size", batch_size, 1, MAX_COUNT)
+        view, size = copy.copy(self), whole_or_none("batch_size", batch_size, 1, MAX_COUNT)
         if size is not None and self.batch_size not in {None, size}:
             raise ArgumentError(
                 f"`batch_size` is {size} for the loader and {self.batch_size} for the dataset; give one."

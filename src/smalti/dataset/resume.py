@@ -1,6 +1,6 @@
 """The place of a run: in this process, at its first cursor, and in saved states that a dataset should continue from.
 
-Everything but `RunTracker` is pure, except `open_saved_versions`, which opens the versions that a state was saved with
+Everything but `RunTracker` is pure, except `saved_versions`, which looks up the version that a state was saved with
 where a tag has moved since.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from smalti.catalog import history
-from smalti.cursor import WINDOW, Cursor, MixedStream, Mixture, Weights
+from smalti.cursor import WINDOW, Cursor, MixedStream, Mixture, Weights, mapping
 from smalti.dataset.order import DEFAULT_SEED, RunOrder, Sizes, describe_weights, epoch_size, window_plan
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order import default_block_size, default_canonical_nodes
@@ -75,18 +75,16 @@ def at_epoch(cursor: Cursor, epoch: int, sizes: Sizes) -> Cursor:
     return start if cursor.mixture is None else replace(start, epoch_size=epoch_size(start, sizes))
 
 
-def saved_cursor(state: Any, fresh: Cursor, options: RunOrder, *, sizes: Sizes) -> Cursor:
-    """Return the cursor of a saved state, once it was checked against the dataset.
+def saved_cursor(saved: Cursor, fresh: Cursor, options: RunOrder, *, sizes: Sizes) -> Cursor:
+    """Return the cursor of a saved state (see `own_cursor`), once it was checked against the dataset.
 
     `fresh` is the first cursor of this dataset. With `change_weights`, the dataset's weights apply from the state's
     place on, if they differ. Options without an explicit choice are restored from the state.
 
     Raises:
-        CursorError: the state is damaged, or belongs to another data set or order: it would silently continue in
-            another order. The message names the first difference, with both values.
+        CursorError: the state belongs to another data set or order: it would silently continue in another order. The
+            message names the first difference, with both values.
     """
-    check_own_order(state)
-    saved = Cursor.from_state(state)
     if saved.mixture is not None or fresh.mixture is not None:
         saved, fresh = _mixed(saved, fresh, options.change_weights, sizes)
     for what, (name, remedy) in _MUST_AGREE.items():
@@ -100,18 +98,17 @@ def saved_cursor(state: Any, fresh: Cursor, options: RunOrder, *, sizes: Sizes) 
     return saved
 
 
-def check_own_order(state: Any) -> None:
-    """Refuse a state of a run in one of MosaicML's orders, with the class that continues it.
+def own_cursor(state: Any) -> Cursor:
+    """Return the cursor of a saved state of a run in Smalti's own order.
 
     Raises:
-        CursorError: MosaicML Streaming saved the state, or an earlier Smalti in one of MosaicML's orders.
+        CursorError: the state is damaged; or MosaicML Streaming saved it, or an earlier Smalti in one of MosaicML's
+            orders: the message names the class that continues it.
     """
-    if not isinstance(state, Mapping):
-        return  # damaged: refused where it is parsed
-    own = state.get("smalti")
+    own = mapping(state).get("smalti")
     algorithm = own.get("algorithm") if isinstance(own, Mapping) else None
     if "smalti" in state and (algorithm == WINDOW or not isinstance(algorithm, str)):
-        return
+        return Cursor.from_state(state)
     wrote = "MosaicML Streaming or something else wrote it" if algorithm is None else f"its order is {algorithm!r}"
     raise CursorError(
         f"saved state: {wrote}, and this dataset has Smalti's `window` order only. A run in one of "
@@ -124,12 +121,9 @@ def check_own_order(state: Any) -> None:
     )
 
 
-def changes_weights(state: Any, cursor: Cursor) -> bool:
-    """Return whether a run that continues from `state` with `cursor` has other weights than the run that saved it."""
-    if cursor.mixture is None or not isinstance(state, Mapping) or "smalti" not in state:
-        return False
-    then = Cursor.from_state(state).mixture
-    return then is None or then.weights != cursor.mixture.weights
+def changes_weights(saved: Cursor, cursor: Cursor) -> bool:
+    """Return whether a run that continues from `saved` with `cursor` has other weights than the run that saved it."""
+    return cursor.mixture is not None and (saved.mixture is None or saved.mixture.weights != cursor.mixture.weights)
 
 
 def _mixed(saved: Cursor, fresh: Cursor, change_weights: bool, sizes: Sizes) -> tuple[Cursor, Cursor]:  # noqa: FBT001
@@ -222,41 +216,25 @@ def _check(what: str, saved: Any, found: Any, remedy: str) -> None:
         )
 
 
-def open_saved_versions(
-    declared: Sequence[StreamOptions], streams: OpenStreams, state: Any, cache_limit: int | None
-) -> OpenStreams:
-    """Return the streams in the versions that a state was saved with; opens them where a tag has moved since.
-
-    Streams without a tag are left as they are. `streams`, not read yet, are closed if others are returned. States of
-    MosaicML Streaming name no version and change nothing.
+def saved_versions(declared: Sequence[StreamOptions], streams: OpenStreams, cursor: Cursor) -> tuple[Version, ...]:
+    """Return the versions that a cursor was saved with, where a tag has moved since; else those that are opened.
 
     Raises:
-        CursorError: the state is damaged, or the version that it was saved with no longer exists.
+        CursorError: the version that it was saved with no longer exists.
     """
-    if not isinstance(state, Mapping) or "smalti" not in state or all(each.tag is None for each in declared):
-        return streams
-    cursor = Cursor.from_state(state)
+    if all(each.tag is None for each in declared):
+        return streams.versions
     saved = [cursor.digest] if cursor.mixture is None else [each.digest for each in cursor.mixture.streams]
     if len(saved) != len(streams.sets):
-        return streams
+        return streams.versions
     versions = [
-        each.manifest.version
-        if options.tag is None or each.manifest.digest == digest
-        else _version_with_digest(options.tag, each, digest)
-        for options, each, digest in zip(declared, streams.sets, saved, strict=True)
+        opened if options.tag is None or opened[1] == digest else _version_with_digest(options.tag, each, digest)
+        for options, each, opened, digest in zip(declared, streams.sets, streams.versions, saved, strict=True)
     ]
-    if versions == [each.manifest.version for each in streams.sets]:
-        return streams
-    at_versions = [
-        each.options if version == each.manifest.version else replace(each.options, version=version, tag=None)
-        for version, each in zip(versions, streams.sets, strict=True)
-    ]
-    opened = OpenStreams(at_versions, cache_limit)
-    streams.close()
-    return opened
+    return tuple(versions)
 
 
-def _version_with_digest(tag: str, found: ShardSet, digest: str) -> int:
+def _version_with_digest(tag: str, found: ShardSet, digest: str) -> Version:
     """Return the newest version with this digest, and warn that the tag has moved since the state was saved.
 
     Raises:
@@ -271,7 +249,7 @@ def _version_with_digest(tag: str, found: ShardSet, digest: str) -> int:
                 "no state.",
                 stacklevel=5,
             )
-            return info.version
+            return info.version, digest
     raise CursorError(
         f"cannot resume from this state: it was saved with data set digest {digest!r}; tag {tag!r} of {root} names "
         f"version {now.version} now, with digest {now.digest!r}, and no version that can be opened there has the "

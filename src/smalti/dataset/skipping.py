@@ -157,15 +157,15 @@ class SkipCount:
         self._before = counters.get("samples_skipped")
         self._first: list[SkippedSample] = []
 
-    def add(self, replacements: Sequence[Replacement]) -> None:
-        """Count the skipped samples of a batch. Repeats that failed were planned elsewhere, and are not counted.
+    def counted(self, batch: Any, replacements: Sequence[Replacement]) -> Any:
+        """Return a batch once its skipped samples are counted. Repeats that failed were planned elsewhere.
 
         Raises:
             SkipLimitExceeded: they are more than may be skipped.
         """
         skipped = [each.skipped for each in replacements if each.skipped.position >= 0]
         if not skipped:
-            return
+            return batch
         self._counters.add(samples_skipped=len(skipped))
         for each in skipped:
             _log.warning("skipped sample %d of %s (%s): %s", each.sample_id, self._root, each.shard, each.cause)
@@ -180,3 +180,4 @@ class SkipCount:
                 limit=self._max_samples,
                 sample_ids=tuple(each.sample_id for each in self._first),
             )
+        return batch

@@ -74,8 +74,7 @@ class OpenStreams:
         # For single ids: bisecting an array takes a tenth of the time of numpy's search.
         self._end_array = array("q", self.shard_ends.tobytes())
         types = [each.logical for each in sets]
-        is_same = all(each == types[0] for each in types)
-        self._types = None if is_same and types[0] is None else types[:1] if is_same else types
+        self._types = types[:1] if all(each == types[0] for each in types) else types
         """The logical types of every stream, a single entry if they are the same in all; None if there are none."""
         self.cache = cache
         self._aligned = align_shards([len(each.shards) for each in sets], [len(each.parts) - 1 for each in sets])
@@ -121,8 +120,6 @@ class OpenStreams:
                     if aligned[number] >= 0:
                         stored |= self.cache.shard(int(aligned[number]), row)[row]
                 stored = self._in_order(stored, number)
-            if self._types is None:
-                return stored
             types = self._types[0 if len(self._types) == 1 else int(self.stream_of(np.array(sample_id)))]
             return stored if types is None else types.sample(stored)
         except FormatError as error:
@@ -235,8 +232,8 @@ class OpenStreams:
         Raises:
             SchemaError: it holds samples of streams with different logical types.
         """
-        if self._types is None or len(self._types) == 1:
-            return None if self._types is None else self._types[0]
+        if len(self._types) == 1:
+            return self._types[0]
         first: int
         first, *others = np.unique(self.stream_of(sample_ids)).tolist() or [0]
         for stream in others:

@@ -95,9 +95,13 @@ class SampleCollate:
 def _column(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in _TORCH_KINDS + _TIME_KINDS:
         return _tensor(np.ma.getdata(value) if _may_be_masked(value) else value)
-    if isinstance(value, list) and value and all(_can_stack(row, value[0]) for row in value):
-        return _tensor(np.stack(value))
-    return _numbers(value) if isinstance(value, list) and value and _are_numbers(value) else value
+    if not isinstance(value, list) or not value:
+        return value
+    first = value[0]
+    if isinstance(first, np.ndarray) and first.dtype.kind in _TORCH_KINDS + _TIME_KINDS:
+        is_alike = all(isinstance(row, np.ndarray) and row.dtype == first.dtype for row in value)
+        return _tensor(np.stack(value)) if is_alike and all(row.shape == first.shape for row in value) else value
+    return _numbers(value) if _are_numbers(value) else value
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:
@@ -123,16 +127,6 @@ def _tensor(array: "np.ndarray[Any, Any]") -> torch.Tensor:
     elif array.ndim == 1 and array.dtype.kind in "iu" and array.dtype != _NOT_INT64:
         array = array.astype(np.int64, copy=False)
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def _can_stack(row: Any, first: Any) -> bool:
-    return (
-        isinstance(row, np.ndarray)
-        and isinstance(first, np.ndarray)
-        and row.dtype == first.dtype
-        and row.shape == first.shape
-        and row.dtype.kind in _TORCH_KINDS + _TIME_KINDS
-    )
 
 
 def _collate_scalars(values: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:  # noqa: ARG001 - torch's signature

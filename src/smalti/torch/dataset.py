@@ -3,15 +3,12 @@
 StreamingDataset is an `IterableDataset` whose samples are divided over loader workers; LocalDataset is map-style.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from multiprocessing import context
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from smalti.cursor import Cursor
@@ -23,12 +20,9 @@ from smalti.dataset.resume import RunTracker
 from smalti.dataset.streaming import reads_columns, sample_form, view_of
 from smalti.errors import ArgumentTypeError, CursorError
 from smalti.torch.ranks import group_runs, running_world
-from smalti.torch.shared_progress import SharedProgress
+from smalti.torch.shared_progress import Board, SharedProgress
 from smalti.torch.worker_processes import end_with_program
 from smalti.world import World
-
-_LENGTH_BYTES = 8  # before the cursor in shared memory
-_SPARE_BYTES = 1 << 14  # for cursors that are longer than the first, after changes of weights
 
 
 @dataclass
@@ -41,29 +35,16 @@ class LoaderState:
     """True if worker processes outlive a pass."""
     this_pass: Pass | None = None
     """The pass that is being read."""
-    shared_start: torch.Tensor | None = None
-    """The start of the pass for persistent workers: length and JSON of the cursor's state; uint8, in shared memory."""
+    board: Board | None = None
+    """The start of the pass for persistent workers: the cursor's state."""
 
     def begin(self, this_pass: Pass) -> None:
-        """Set the next pass, for the view and for workers that are already running.
-
-        Raises:
-            CursorError: the cursor does not fit into the memory that running workers share.
-        """
+        """Set the next pass, for the view and for workers that are already running."""
         self.this_pass = this_pass
         if self.workers_persist:
-            state = json.dumps(this_pass.start.to_state()).encode()
-            if self.shared_start is None:  # the first pass: its workers are not yet running
-                self.shared_start = torch.zeros(_LENGTH_BYTES + 2 * len(state) + _SPARE_BYTES, dtype=torch.uint8)
-                self.shared_start.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
-            if len(state) + _LENGTH_BYTES > self.shared_start.numel():
-                raise CursorError(
-                    f"the cursor takes {len(state)} bytes, and persistent workers were started with space for "
-                    f"{self.shared_start.numel()}: make a new loader for this state, or pass persistent_workers=False."
-                )
-            memory = self.shared_start.numpy()
-            memory[_LENGTH_BYTES : _LENGTH_BYTES + len(state)] = np.frombuffer(state, np.uint8)
-            memory[:_LENGTH_BYTES] = np.frombuffer(len(state).to_bytes(_LENGTH_BYTES, "little"), np.uint8)
+            self.board = self.board or Board()  # made for the first pass, before its workers are started
+            with self.board.content() as content:
+                content["start"] = this_pass.start.to_state()
 
     def current(self) -> Pass:
         """Return the pass to read, in the loader's process and in its workers."""
@@ -72,12 +53,10 @@ class LoaderState:
                 "this view of a StreamingDataset belongs to a loader: iterate the loader, or the dataset itself, and "
                 "leave the loader out of Accelerate's `prepare`: it divides its batches over the ranks already."
             )
-        if self.shared_start is None:
+        if self.board is None:
             return self.this_pass
-        memory = self.shared_start.numpy()
-        length = int.from_bytes(memory[:_LENGTH_BYTES].tobytes(), "little")
-        state = json.loads(memory[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes())
-        return replace(self.this_pass, start=Cursor.from_state(state))
+        with self.board.content() as content:
+            return replace(self.this_pass, start=Cursor.from_state(content["start"]))
 
 
 @dataclass(eq=False)
@@ -126,18 +105,15 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
     _smalti: LoaderReader
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over samples; over whole batches on a loader's view."""
+        """Iterate over samples; on a loader's view over whole batches, each with the replacements in it."""
         reader = self._smalti
         if get_worker_info() is not None:
             end_with_program()
         if reader.loader is None:
             return SampleIterator(reader, sample_form(self))
         form = BatchForm.COLUMNS if reader.loader.by_column else sample_form(self)
-        this_pass = reader.loader.current()
-        if reader.max_skipped is None:
-            return reader.batches(this_pass, form)
-        planned = reader.planned(this_pass, *reader.worker)
-        return (reader.read_skipping(step, ids, form) for step, ids in planned)  # the loader counts what it takes
+        planned = reader.planned(reader.loader.current(), *reader.worker)
+        return (reader.read(step, ids, form) for step, ids in planned)  # the loader counts what was skipped
 
 
 def view_for_loader(
@@ -266,7 +242,5 @@ class SampleIterator(Iterator[Any]):
             self._rest = iter(())
             return
         later = replace(this_pass, start=reading.cursor_after(steps)) if steps else this_pass
-        steps_left = self._reader.planned(later, *self._place)
-        read = self._reader.reader_of(this_pass, self._form)
-        samples = (read(step, ids) for step, ids in steps_left)
-        self._rest = islice(chain.from_iterable(samples), samples_in_step, None)
+        batches = self._reader.batches(this_pass, self._form, later)
+        self._rest = islice(chain.from_iterable(batches), samples_in_step, None)

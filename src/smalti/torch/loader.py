@@ -21,7 +21,7 @@ from smalti.attributes import Replaceable, whole_number, whole_or_none
 from smalti.cache import Counters
 from smalti.dataset.epoch_reader import BatchForm, EpochReader
 from smalti.dataset.order import Pass, Reading
-from smalti.dataset.skipping import Replacement, SkipCount, replaced
+from smalti.dataset.skipping import Replacement, replaced
 from smalti.dataset.streaming import sample_form
 from smalti.errors import ArgumentError, ArgumentTypeError, SharedDatasetWarning, SmaltiError, StoreError, WorldMismatch
 from smalti.ledger import LedgerWriter, PassStart, claim_life
@@ -173,14 +173,14 @@ class StreamingDataLoader(DataLoader[Any]):
         self._loader_state.begin(this_pass)
         planned = self._view.reading(this_pass).division.num_steps
         recorder = self._recorder(this_pass)
-        skips = None if self._view.max_skipped is None else self._view.skip_count(this_pass)
-        replacements: list[Replacement] = []  # in the batch that was taken last
+        skips = self._view.skip_count(this_pass)
         batches: Iterator[Any] = iter(())
         try:
             if planned:
                 batches = self._open(this_pass)
             counters, size = self._view.stream.cache.counters, self._view.batch_size or 0
-            for batch in timed(batches if skips is None else _counted(batches, skips, replacements), counters, size):
+            for batch, replacements in timed(batches, counters, size):
+                skips.counted(batch, replacements)
                 taken += 1
                 self._pass, self._taken = this_pass, taken  # another iteration may have begun since
                 if recorder is not None:
@@ -294,8 +294,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 return super().__iter__()
             self._end_workers(self._iterator)
         collate, view = self.collate_fn, self.dataset
-        if self._view.max_skipped is not None:
-            self.collate_fn = partial(_collate_first, collate)
+        self.collate_fn = partial(_collate_first, collate)
         ring = Ring.create(self.num_workers, (self.prefetch_factor or 1) + _SPARE_SLOTS)
         if ring is not None:
             self.collate_fn = PackingCollate(self.collate_fn, ring)
@@ -310,22 +309,17 @@ class StreamingDataLoader(DataLoader[Any]):
         finally:
             self.collate_fn, self.__dict__["dataset"] = collate, view
 
-    def _reader(self) -> Callable[[tuple[StepBatch, Any]], Any]:
-        """Return a function that reads and collates one planned batch; thread-safe."""
+    def _reader(self) -> Callable[[tuple[StepBatch, Any]], tuple[Any, Sequence[Replacement]]]:
+        """Return a function that reads and collates one planned batch, as `EpochReader.read` does; thread-safe."""
         view, collate, pinned = self._view, self.collate_fn, _pinning() if self.pin_memory else None
         form = (
             BatchForm.COLUMNS if self._loader_state.by_column else sample_form(cast("StreamingDataset", self.dataset))
         )
 
-        def finished(batch: Any) -> Any:
+        def read(planned: tuple[StepBatch, Any]) -> tuple[Any, Sequence[Replacement]]:
+            batch, replacements = view.read(*planned, form)
             batch = collate(batch)
-            return batch if pinned is None else pinned(batch)
-
-        def read(planned: tuple[StepBatch, Any]) -> Any:
-            if view.max_skipped is None:
-                return finished(view.read(*planned, form))
-            batch, replacements = view.read_skipping(*planned, form)
-            return finished(batch), replacements
+            return batch if pinned is None else pinned(batch), replacements
 
         return read
 
@@ -341,16 +335,6 @@ class StreamingDataLoader(DataLoader[Any]):
 def _collate_first(collate: Callable[[Any], Any], pair: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return the collated batch, and the replacements that it comes with."""
     return collate(pair[0]), pair[1]
-
-
-def _counted(
-    pairs: Iterator[tuple[Any, Sequence[Replacement]]], skips: SkipCount, replacements: list[Replacement]
-) -> Iterator[Any]:
-    """Yield batches that come with their replacements; count these, and put them into `replacements`."""
-    for batch, found in pairs:
-        skips.add(found)
-        replacements[:] = found
-        yield batch
 
 
 def timed(

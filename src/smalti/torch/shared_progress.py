@@ -17,8 +17,8 @@ Intended behaviour; anything else is a bug:
    inside a worker is used by the next iteration of that worker, and must be the same in all workers.
 6. No process waits for another, except for the lock of the board, which is held for moments and has a deadline.
 
-The board is a JSON mapping in an unnamed file. Its header contains the place of the content. A change is written next
-to the old content, and the header last, so that a process that is killed while it writes leaves the old content.
+The board is a JSON mapping in an unnamed file. Its header contains the place of the content. A change is written
+next to the old content, and the header last, so that a process that is killed while it writes leaves the old content.
 """
 
 import fcntl
@@ -45,11 +45,11 @@ from smalti.errors import CursorError, SmaltiError
 from smalti.storage.retry import Deadline
 from smalti.stream import Version
 
-_HEADER = struct.Struct("<QQQ")  # number of changes; offset and length of the content in bytes
+_HEADER = struct.Struct("<QQ")  # offset and length of the content in bytes
 _LOCK_SECONDS = 60.0  # the lock is held for microseconds; a process that holds it longer was stopped
 _PAUSE_SECONDS = 0.001  # between two attempts to lock
-_MAX_ITERATIONS = 16  # kept on the board, so that a slow worker finds its iteration
 _CURSORS = ("resume", "adopted", "begun")
+_MAX_ITERATIONS = 16  # kept on the board, so that a slow worker finds its iteration
 _threads = itertools.count()
 _instances: "weakref.WeakSet[SharedProgress]" = weakref.WeakSet()
 
@@ -84,22 +84,16 @@ class Board:
                     raise self._stuck()
                 time.sleep(_PAUSE_SECONDS)
             try:
-                changes, begin, old = self._read()
+                begin, old = self._read()
                 content = json.loads(old)
                 yield content
                 new = json.dumps(content).encode()
                 if new != old:
-                    self._write(changes + 1, begin, begin + len(old), new)
+                    self._write(begin, begin + len(old), new)
             finally:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         finally:
             self._threads.release()
-
-    @property
-    def changes(self) -> int:
-        """Number of changes of the content; read without the lock."""
-        header = os.pread(self._descriptor, _HEADER.size, 0)
-        return int(_HEADER.unpack(header)[0]) if header else 0
 
     def forked(self) -> "Board":
         """Return the board for use in a forked process, with a new lock for threads: the copied one may be locked."""
@@ -112,17 +106,17 @@ class Board:
             "loader worker or the program was stopped (SIGSTOP, a debugger). Resume it, or end it."
         )
 
-    def _read(self) -> tuple[int, int, bytes]:
+    def _read(self) -> tuple[int, bytes]:
         header = os.pread(self._descriptor, _HEADER.size, 0)
         if not header:
-            return 0, _HEADER.size, b"{}"
-        changes, begin, length = _HEADER.unpack(header)
-        return changes, begin, os.pread(self._descriptor, length, begin)
+            return _HEADER.size, b"{}"
+        begin, length = _HEADER.unpack(header)
+        return begin, os.pread(self._descriptor, length, begin)
 
-    def _write(self, changes: int, begin: int, end: int, new: bytes) -> None:
+    def _write(self, begin: int, end: int, new: bytes) -> None:
         place = _HEADER.size if _HEADER.size + len(new) <= begin else end
         os.pwrite(self._descriptor, new, place)
-        os.pwrite(self._descriptor, _HEADER.pack(changes, place, len(new)), 0)
+        os.pwrite(self._descriptor, _HEADER.pack(place, len(new)), 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         popen = context.get_spawning_popen()
@@ -132,7 +126,7 @@ class Board:
         handle = self._handles.get(popen)
         if handle is None:
             handle = self._handles[popen] = reduction.DupFd(self._descriptor)
-        return _received, (handle,)
+        return _received, (handle, self is _Process.own)
 
 
 def _unnamed_file() -> int:
@@ -160,7 +154,9 @@ def _own_board() -> Board:
     return _Process.own
 
 
-def _received(handle: Any) -> Board:
+def _received(handle: Any, is_of_process: bool) -> Board:  # noqa: FBT001
+    if not is_of_process:  # that of a loader
+        return Board(handle.detach())
     if _Process.parent is None:
         _Process.parent = Board(handle.detach())
     return _Process.parent
@@ -181,22 +177,19 @@ class SharedProgress(RunTracker):
         self._is_placed = False  # the user has set a place in this worker since its last iteration began
         self._has_local_place = False  # in a worker: `_place` is newer than the parent's board
         self._rounds = 0  # iterations that this worker has entered
-        self._seen: tuple[int, int] | None = None  # process id, and changes of its board, when `_place` was read
         _instances.add(self)
 
     def get(self) -> RunPlace:
         """Return the current place."""
         board = self._board()
-        if board is None or self._has_local_place:
-            return self._place
-        if self._seen != (os.getpid(), board.changes):
+        if board is not None and not self._has_local_place:
             with board.content() as content:
-                self._read(board, content)
+                self._place = self._decoded(self._record(content))
         return self._place
 
     def set(self, place: RunPlace) -> None:
         """Replace the place by the user's; in a worker, for its next iteration."""
-        self._place, self._seen = place, None
+        self._place = place
         if get_worker_info() is not None:
             self._is_placed = self._has_local_place = True
             return
@@ -251,7 +244,7 @@ class SharedProgress(RunTracker):
                 record = self._record(content)
                 place = self._decoded(record)
                 start = settle(place)
-                self._place, self._seen = place.after_begin(start), None
+                self._place = place.after_begin(start)
                 record["place"] = _encoded(self._place)
             return start, True
         if number is None:  # an iteration without torch's loader
@@ -269,7 +262,7 @@ class SharedProgress(RunTracker):
             if not record["place"]["versions"]:
                 record["place"]["versions"] = versions
             agreed = _versions(record["place"]["versions"])
-        self._place, self._seen = replace(self._place, versions=agreed), None
+        self._place = replace(self._place, versions=agreed)
         return agreed
 
     def _begin_with_others(
@@ -295,7 +288,7 @@ class SharedProgress(RunTracker):
             if not iteration["is_placed"]:
                 iteration |= {"start": start.to_state(), "is_placed": is_placed}
                 record["place"] = _encoded(self._place)
-        self._is_placed, self._has_local_place, self._seen = False, True, None
+        self._is_placed, self._has_local_place = False, True
         return start, is_first
 
     def _begin_alone(self, settle: Callable[[RunPlace], Cursor]) -> tuple[Cursor, bool]:
@@ -326,11 +319,6 @@ class SharedProgress(RunTracker):
             return _own_board() if self._publisher == os.getpid() else None
         return _Process.parent if self._publisher is not None and self._publisher != os.getpid() else None
 
-    def _read(self, board: Board, content: Mapping[str, Any]) -> None:
-        seen = os.getpid(), board.changes
-        if self._seen != seen:
-            self._place, self._seen = self._decoded(self._record(content)), seen
-
     def _record(self, content: Mapping[str, Any]) -> dict[str, Any]:
         record: dict[str, Any] | None = content.get(self._key)
         if record is None:
@@ -345,7 +333,7 @@ class SharedProgress(RunTracker):
     def publish(self, content: dict[str, Any]) -> None:
         """Put the place on this process's own board, whose content is passed; a place that is there is kept."""
         if self._publisher == os.getpid():
-            self._read(_own_board(), content)
+            self._place = self._decoded(self._record(content))
             return
         content[self._key] = {"place": _encoded(self._place), "iterations": [], "entered": 0}
         self._publisher = os.getpid()

@@ -25,9 +25,9 @@ def change(board, **values):
 def test_the_last_content_is_read_whatever_its_length():
     board = Board()
     assert read(board) == {}
-    for times, length in enumerate((10, 100_000, 5, 70_000, 0, 200_000), start=1):
+    for length in (10, 100_000, 5, 70_000, 0, 200_000):
         change(board, text="x" * length)
-        assert (read(board), board.changes) == ({"text": "x" * length}, times)
+        assert read(board) == {"text": "x" * length}
 
 
 def test_a_failed_change_leaves_content_and_board_unchanged():
@@ -53,7 +53,7 @@ def die_with_the_lock(board):
 def die_before_the_header(board):
     """Write all but the header, which contains the place of the content."""
     with board.content():
-        _, begin, old = board._read()
+        begin, old = board._read()
         new = b'{"epoch": 3}'
         os.pwrite(board._descriptor, new, begin + len(old))
         os._exit(9)

@@ -31,7 +31,7 @@ from smalti.conversion.sources.parquet import read_footer
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED, Cursor, MixedStream, mapping
 from smalti.dataset import DEFAULT_SEED
 from smalti.dataset.order import Pass, Planned, Reading, RunOrder
-from smalti.dataset.resume import at_epoch, first_cursor, saved_cursor
+from smalti.dataset.resume import at_epoch, first_cursor, own_cursor, saved_cursor
 from smalti.errors import CursorError, FormatError, SchemaError, SmaltiError, StoreNotFound, StoreTimeout, WorldMismatch
 from smalti.order import TAILS, default_block_size, default_canonical_nodes, plan_epoch
 from smalti.redaction import redact_address
@@ -274,7 +274,7 @@ class BatchReader:
                 "saved state: expected 'first_epoch' of a Parquet reader, found none; give the result of "
                 "`state_dict()` of a reader or loader of smalti.compat.petastorm."
             )
-        saved = Cursor.from_state(state)
+        saved = own_cursor(state)
         if saved.digest != self._fresh.digest:
             raise CursorError(
                 f"cannot resume from this state: it was saved for Parquet files and rows with digest "
@@ -283,7 +283,7 @@ class BatchReader:
                 saved=saved.digest,
                 found=self._fresh.digest,
             )
-        cursor = saved_cursor(state, self._fresh, self._options.order, sizes=[self._rows.sizes])
+        cursor = saved_cursor(saved, self._fresh, self._options.order, sizes=[self._rows.sizes])
         self._end_stream()
         self._next = self._adopted = cursor
         self._base = first
