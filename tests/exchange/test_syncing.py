@@ -2,7 +2,7 @@
 
 import pytest
 
-from smalti.catalog import history, load_manifest, publish, rollback, tag, tags, vacuum, verify
+from smalti.catalog import history, load_manifest, next_version, publish, rollback, tag, tags, vacuum, verify
 from smalti.catalog.opening import read_tags
 from smalti.errors import DatasetExists, VersionNotFound
 from smalti.exchange import sync
@@ -102,6 +102,20 @@ def test_tags_come_with_their_metadata_and_versions_and_are_moved(source, target
     assert sync(source, target, tags=True).tags == {"best": 3}
     assert tags(target) == {"best": 2, "last": 2}
     assert sync(source, target, tags=True).is_in_sync
+
+
+def test_a_write_id_that_was_forgotten_and_published_again_stands_for_each_of_its_versions(
+    target, make_draft, monkeypatch
+):
+    monkeypatch.setattr(next_version, "MAX_REMEMBERED_WRITES", 1)
+    source = AgingStore()
+    again = make_draft(source, 4, write_id="aaaa")
+    for draft in (again, make_draft(source, 5, write_id="bbbb"), again):
+        publish(source, draft, mode="overwrite")
+    tag(source, "first", 1)
+    report = sync(source, target, history=True, tags=True)
+    assert [(each.source, each.target) for each in report.versions] == [(1, 1), (2, 2), (3, 3)]
+    assert tags(target) == {"first": 1}
 
 
 def test_an_older_version_than_the_mirror_has_cannot_be_added_and_is_reported(source, target):

@@ -4,6 +4,7 @@ import copy
 import json
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -203,6 +204,13 @@ def test_emit_refuses_keys_of_its_own_and_what_json_cannot_hold():
     for extra in ({"shards": []}, {"version": 3}, {"x": float("nan")}, {"x": object()}):
         with pytest.raises(IndexFileError):
             emit_index([], extra)
+
+
+@pytest.mark.parametrize("samples", [np.int64(3), float("nan")])
+def test_a_shard_that_json_cannot_hold_is_refused_and_not_blamed_on_the_extra_keys(samples):
+    info = ShardInfo(Schema.from_columns({"x": "int"}), samples, FileInfo("a", 9))
+    with pytest.raises(IndexFileError, match="a shard's entry cannot be written as strict JSON"):
+        emit_index([info])
 
 
 def test_schema_and_files_are_small_values():

@@ -72,7 +72,7 @@ class VersionStep:
     owners: tuple[str, ...] = ()
     """Write ids of other versions whose objects a copy contains, so that a vacuum knows them."""
     expired: tuple[int, ...] = ()
-    """Earlier versions of a copy that stand for versions which the source has no longer."""
+    """Versions that lose objects, or earlier ones of a copy that stand for versions which the source has no longer."""
     erased: tuple[Mapping[str, Any], ...] = ()
     """Deletions that this step makes, or that a copied version records; the version's number is added to each."""
     digest_scheme: str | None = None

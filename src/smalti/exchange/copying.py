@@ -230,7 +230,7 @@ def _copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parce
         state.begin({name for names in owners for name in names})
     checked = [parcel for parcel in parcels if parcel.present is None or transfer.options.read_back]
     missing, num_files, num_bytes = _needs(state, checked, is_checked=transfer.options.read_back)
-    published: dict[str, int] = {}  # by write id
+    published: dict[int, int] = {}  # by number at the source: write ids that are no longer remembered may come again
     if not transfer.dry_run:
         try:
             transfer.run(missing)
@@ -252,7 +252,7 @@ def _copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parce
                 digest_scheme=parcel.manifest.digest_scheme if parcel.split is None else None,
             )
             manifest = publish_copy(transfer.target, parcel.draft(transfer.target), step)
-            published[parcel.write_id] = manifest.version
+            published[parcel.source.version] = manifest.version
             expired = [*expired, manifest.version] if parcel.placeholder_for is not None else expired
             for owner in names:
                 markers.end(transfer.target, owner)
@@ -260,7 +260,7 @@ def _copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parce
     versions = tuple(
         CopiedVersion(
             source=parcel.source.version,
-            target=published.get(parcel.write_id) if parcel.present is None else parcel.present.version,
+            target=published.get(parcel.source.version) if parcel.present is None else parcel.present.version,
             write_id=parcel.write_id,
             digest=parcel.manifest.digest,
             rows=samples_of(parcel.manifest.select(parcel.split)),
@@ -270,7 +270,7 @@ def _copy_parcels(transfer: Transfer, state: CopyTarget, parcels: Sequence[Parce
         for parcel in parcels
     )
     may_hold_deleted = state.may_hold_deleted(
-        (None if parcel.placeholder_for is not None else published.get(parcel.write_id), parcel.erased)
+        (None if parcel.placeholder_for is not None else published.get(parcel.source.version), parcel.erased)
         for parcel in new
     )
     return _report(transfer, versions, missing, num_files, num_bytes, may_hold_deleted)

@@ -437,7 +437,11 @@ def index_parts(shards: Iterable[ShardInfo], extra: Mapping[str, Any] | None = N
             continue
         between = ""
         while batch := list(islice(rest, _ENTRIES_AT_ONCE)):
-            entries = json.dumps([shard.to_json() for shard in batch], sort_keys=True, allow_nan=False)
+            values = [shard.to_json() for shard in batch]
+            try:
+                entries = json.dumps(values, sort_keys=True, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise IndexFileError(f"a shard's entry cannot be written as strict JSON: {error}.") from error
             yield f"{between}{entries[1:-1]}".encode("ascii")
             between = ", "
         yield b"]"
