@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun, WorldShape
+from smalti.compat.streaming.order.partition import WorldShape
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun
 from smalti.compat.streaming.order.sampling import weigh_streams
 from smalti.order import plan_epoch
 

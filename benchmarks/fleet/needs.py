@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from benchmarks.fleet.setting import DataSet, Fleet, Ints, Order
 from smalti.compat.streaming.base.batching import MosaicReading
-from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun, WorldShape, default_mosaic_nodes
+from smalti.compat.streaming.order.partition import WorldShape
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun, default_mosaic_nodes
 from smalti.compat.streaming.order.sampling import weigh_streams
 from smalti.compat.streaming.order.shuffles import moved_by, spans_of_epoch
 from smalti.cursor import Cursor

@@ -244,7 +244,8 @@ def _loader(options: ReadOptions, **given: Any) -> Iterable[Any]:
 
 
 def _mosaic_order(options: OrderOptions) -> Callable[[int], Ids]:
-    from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun, WorldShape
+    from smalti.compat.streaming.order.partition import WorldShape
+    from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun
     from smalti.compat.streaming.order.sampling import weigh_streams
 
     run = MosaicRun(

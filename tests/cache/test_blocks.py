@@ -1,8 +1,11 @@
 """Reading of verified blocks: what is fetched, and what happens to damaged, missing and slow parts."""
 
 import errno
+import gc
 import hashlib
+import time
 import warnings
+import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,9 +14,10 @@ import numpy as np
 import pytest
 
 from smalti import MDSWriter, Stream, StreamingDataset
-from smalti.cache import CacheOptions, ShardCache, ShardSource
+from smalti.cache import CacheOptions, Counters, ShardCache, ShardSource
 from smalti.cache import blocks as reading
 from smalti.cache.blocks import BlockBudget
+from smalti.cache.sources import ShardSources
 from smalti.catalog import load_manifest
 from smalti.dataset import lookahead
 from smalti.errors import ChecksumMismatch, FormatError, ShardNotFound, StoreError, StoreTimeout
@@ -54,6 +58,14 @@ def opened(tmp_path):
         return dataset
 
     return make
+
+
+@pytest.fixture
+def without_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def shard_calls(store):
@@ -375,6 +387,39 @@ def test_without_a_cache_no_folder_is_needed(store, opened, tmp_path):
     assert is_right(dataset[17])
     assert all(map(is_right, dataset[[3, 61]]))
     assert sorted(int(number) for batch in dataset.batches() for number in batch["id"]) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("fault", ["a damaged header", "no address space", "a header that contradicts the index"])
+def test_the_error_of_one_shard_keeps_no_blocks_of_others_in_memory(
+    store, tmp_path, monkeypatch, without_collector, fault
+):
+    manifest = load_manifest(store)
+    wrong = manifest.shards[1].raw.basename
+    memory = []
+
+    class WatchedFile(reading.PartialFile):
+        def __init__(self, hashes, name):
+            if fault == "no address space" and name == wrong:
+                raise OSError(errno.ENOMEM, "Cannot allocate memory")
+            super().__init__(hashes, name)
+            if name != wrong:
+                memory.append(weakref.ref(self))
+
+    monkeypatch.setattr(reading, "PartialFile", WatchedFile)
+    shards = list(manifest.shards)
+    if fault == "a damaged header":
+        spoil(store, wrong, 0)
+    elif fault == "a header that contradicts the index":
+        shards[1] = replace(shards[1], schema=replace(shards[1].schema, names=("id", "other")))
+    options = CacheOptions(local=str(tmp_path), download_retry=1)
+    sources = ShardSources([ShardSource(store, manifest.digest, shards, options, is_own=True)], None)
+    found, errors = reading.BlockReader(sources, Counters()).read({shard: np.array([1]) for shard in range(3)})
+    assert (sorted(found), list(errors), len(memory)) == ([0, 2], [1], 2)
+    del found, errors
+    end = time.monotonic() + 10  # the threads that requested them end
+    while any(file() is not None for file in memory) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert [file() for file in memory if file() is not None] == []
 
 
 @pytest.mark.parametrize("cache", ["shards", "none"])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from smalti.compat.streaming.base.world import World
-from smalti.compat.streaming.order.planning import PARTITIONS, MosaicOptions, MosaicRun, WorldShape
+from smalti.compat.streaming.order.partition import PARTITIONS, WorldShape
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun
 from smalti.compat.streaming.order.sampling import get_sampling, weigh_streams
 from smalti.compat.streaming.order.shuffles import SHUFFLES, shuffled_ids
 from smalti.errors import CursorError

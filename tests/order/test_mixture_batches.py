@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order.planning import WorldShape
+from smalti.compat.streaming.order.partition import WorldShape
 from smalti.errors import WorldMismatch
 from smalti.order import Division
 from tests.compat.streaming.mosaic_worlds import rank_of

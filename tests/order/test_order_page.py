@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from smalti.cache import CacheOptions
-from smalti.compat.streaming.order.planning import WorldShape
+from smalti.compat.streaming.order.partition import WorldShape
 from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.order import Division
 from smalti.order.window import arranged

@@ -352,20 +352,24 @@ class BlockReader:
                 errors.pop(shard_id, None)
                 self._give_up_list(shard_id, list_errors.get(shard_id))
             elif shard_id not in errors:
-                try:
-                    shards[shard_id] = self._open_one(shard_id, hashes[shard_id], headers[shard_id], deadline)
-                except SmaltiError as error:
-                    errors[shard_id] = error
+                shard = self._open_one(shard_id, hashes[shard_id], headers[shard_id], deadline)
+                if isinstance(shard, SmaltiError):
+                    errors[shard_id] = shard
+                else:
+                    shards[shard_id] = shard
         return shards, errors
 
-    def _open_one(self, shard_id: int, hashes: BlockHashes, header: bytes, deadline: Deadline) -> PartialShard:
+    def _open_one(
+        self, shard_id: int, hashes: BlockHashes, header: bytes, deadline: Deadline
+    ) -> PartialShard | SmaltiError:
+        """Return a shard, or its error: raised here, it would keep the blocks of all shards by its traceback."""
         info, source = self._sources.info(shard_id), self._sources.source_of(shard_id)
         try:
             parts = PartialFile(hashes, info.raw.basename)
         except OSError as error:  # no address space, or too many maps
             with self._lock:
                 self._shards.clear()
-            raise self._explained(shard_id, error) from error
+            return self._explained(shard_id, error)
         try:
             parts.add(header, 0)
         except ChecksumMismatch as error:
@@ -373,8 +377,11 @@ class BlockReader:
             again = self._range_of(shard_id, 0, self._header_end(info), partial(parts.add, begin=0))
             (errors,) = self._fetch(deadline, [again])
             if errors:
-                raise errors[shard_id] from error
-        return PartialShard.open_parts(parts, info, source.open_options(info))
+                return errors[shard_id]
+        try:
+            return PartialShard.open_parts(parts, info, source.open_options(info))
+        except SmaltiError as error:
+            return error.with_traceback(None)
 
     def _list_ranges(self, shard_ids: Sequence[int], hashes: dict[int, BlockHashes]) -> Iterable[_Range]:
         """Yield the requests for block lists; lists of one file that lie close together come in one."""

@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order.planning import PARTITIONS, MosaicOptions, MosaicPlan, WorldShape, make_partition
+from smalti.compat.streaming.order.partition import PARTITIONS, WorldShape, make_partition
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicPlan
 from smalti.compat.streaming.order.sampling import weigh_streams
 from smalti.compat.streaming.order.shuffles import SHUFFLES
 from smalti.order.mixture.planning import BATCHINGS, StreamWeight

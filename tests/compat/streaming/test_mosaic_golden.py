@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun, WorldShape
+from smalti.compat.streaming.order.partition import WorldShape
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun
 from smalti.compat.streaming.order.sampling import get_sampling, weigh_streams
 from smalti.compat.streaming.order.shuffles import SHUFFLES, shuffled_ids
 from tests.compat.streaming.mosaic_worlds import partition_ids

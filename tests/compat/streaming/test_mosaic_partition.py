@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order.planning import PARTITIONS, CanonicalOrder, WorldShape
+from smalti.compat.streaming.order.partition import PARTITIONS, CanonicalOrder, WorldShape
 from smalti.errors import CursorError, WorldMismatch
 from tests.compat.streaming.mosaic_worlds import partition_ids, shapes
 

@@ -8,7 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from smalti.compat.streaming import order
-from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun, WorldShape, default_mosaic_nodes
+from smalti.compat.streaming.order.partition import WorldShape
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicRun, default_mosaic_nodes
 from smalti.compat.streaming.order.sampling import weigh_streams
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order import Division

@@ -39,7 +39,8 @@ from smalti.compat.streaming.base.stream import (
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.errors import in_mosaicmls_words, mosaicmls_words
-from smalti.compat.streaming.order.planning import PARTITIONS, default_mosaic_nodes
+from smalti.compat.streaming.order.partition import PARTITIONS
+from smalti.compat.streaming.order.planning import default_mosaic_nodes
 from smalti.compat.streaming.order.shuffles import SHUFFLES
 from smalti.cursor import WINDOW
 from smalti.dataset.lookahead import planned_ahead

@@ -19,14 +19,8 @@ from smalti.compat.streaming.base.partition import warn_of_partition
 from smalti.compat.streaming.base.shuffle import warn_of_unmixed_shards
 from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.errors import BatchSizeError
-from smalti.compat.streaming.order.planning import (
-    MosaicOptions,
-    MosaicPlan,
-    MosaicRun,
-    Partition,
-    WorldShape,
-    stream_portions,
-)
+from smalti.compat.streaming.order.partition import Partition, WorldShape, stream_portions
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicPlan, MosaicRun
 from smalti.compat.streaming.order.sampling import MosaicStream
 from smalti.cursor import Cursor
 from smalti.dataset.order import OrderOptions, Pass, Planned, Reading

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.compat.paths import serve
-from smalti.compat.streaming.order.planning import MosaicPlan, Partition, WorldShape, make_partition
+from smalti.compat.streaming.order.partition import Partition, WorldShape, make_partition
+from smalti.compat.streaming.order.planning import MosaicPlan
 from smalti.errors import CursorError
 
 logger = logging.getLogger("streaming.base.partition.orig")
