@@ -59,6 +59,28 @@ def test_times_by_column_are_no_copy():
     assert np.shares_memory(types.batch({"x": values})["x"], values)
 
 
+@pytest.mark.parametrize(
+    ("kind", "encoding", "wanted"),
+    [({"type": "bool"}, "uint8", np.bool_), ({"type": "date"}, "int32", "M8[D]"),
+     ({"type": "time", "unit": "ns"}, "int64", "m8[ns]")],
+)  # fmt: skip
+@pytest.mark.parametrize("values", [[], [1, 0, 1]])
+def test_numbers_that_an_encoding_of_the_user_returns_as_a_list_come_as_one_array(kind, encoding, wanted, values):
+    types = parse_logical({"x": {**kind, "mask": True}}, {"x": encoding, "x__is_null": "uint8"})
+    is_null = np.arange(len(values), dtype=np.uint8) == 1
+    found = types.batch({"x": values, "x__is_null": is_null.astype(np.uint8)})["x"]
+    assert isinstance(found, np.ma.MaskedArray)
+    assert (found.dtype, found.mask.tolist()) == (np.dtype(wanted), is_null.tolist())
+    assert found.data.astype(np.int64).tolist() == values
+
+
+def test_arrays_without_axes_stay_arrays():
+    types = parse_logical({"x": {"type": "array", "of": {"type": "date"}}}, {"x": "ndarray:int32"})
+    stored = np.array(1, np.int32)
+    for found in (types.sample({"x": stored})["x"], types.batch({"x": [stored]})["x"][0]):
+        assert (type(found), found.shape, found.dtype) == (np.ndarray, (), np.dtype("M8[D]"))
+
+
 def test_arrays_of_numbers_represent_arrays_of_times():
     lists = [np.array([[0, 1]], np.int32), np.zeros((0, 2), np.int32)]
     _, many = read_as({"type": "array", "of": {"type": "date"}}, "ndarray:int32", lists)

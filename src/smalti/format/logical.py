@@ -66,7 +66,8 @@ def number_type(kind: Mapping[str, Any]) -> NumberType:
 
     def restore(values: Any) -> Any:
         # Through int64, the storage of numpy's times, whatever is stored; no copy if that is int64.
-        return np.ascontiguousarray(values, np.int64).reshape(np.shape(values)).view(numpy_dtype)[()]
+        restored = np.ascontiguousarray(values, np.int64).reshape(np.shape(values)).view(numpy_dtype)
+        return restored if isinstance(values, np.ndarray) else restored[()]
 
     return NumberType(encoding, restore)
 
@@ -169,6 +170,8 @@ class _LogicalColumn:
     restore: Restore | None
     """Restores a stored value, or the array of a batch; None if it is the value itself."""
     mask: str | None
+    is_number: bool
+    """True if a batch is one array, also of an encoding of the user's that returns a list."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,7 @@ class LogicalTypes:
             FormatError: a stored value is not a value of its logical type; `sample` is its row in the batch.
         """
         for column in self._columns:
-            values = stored[column.name]
+            values = np.asarray(stored[column.name]) if column.is_number else stored[column.name]
             if column.restore is not None:
                 many = column.restore if isinstance(values, np.ndarray) else _each(column.restore)
                 values = stored[column.name] = _restored(column, many, values)
@@ -245,7 +248,8 @@ def parse_logical(types: Mapping[str, Any], encodings: Mapping[str, str]) -> Log
         except SchemaError as error:
             raise _unusable(name, kind, f"{error.message} (stored as {encodings[name]})") from error
         if restore is not None or mask is not None:
-            columns.append(_LogicalColumn(name, restore, mask))
+            is_number = restore is not None and family not in {"array", *_JSON_TYPES}
+            columns.append(_LogicalColumn(name, restore, mask, is_number))
     return LogicalTypes(types, tuple(columns)) if columns else None
 
 

@@ -132,7 +132,7 @@ class ShardBuilder:
             SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row`, the number of the
                 sample in this builder, are attributes. The sample is not added.
         """
-        self._rows().write(sample)
+        (self._block or self._rows()).write(sample)
         return self._packer.pop_ready()
 
     def row_writer(self, deliver: Deliver, on_error: Callable[[BaseException], None]) -> RowBlock:
