@@ -52,6 +52,17 @@ def test_the_bytes_are_those_of_one_shard_written_at_once(tmp_path):
     assert (tmp_path / made.raw.basename).read_bytes() == b"id,name,x\n1,a,0.5\n2,b,2.0\n"
 
 
+def test_text_shards_are_merged_whatever_the_names_of_their_columns_contain(tmp_path):
+    """Lines are copied as stored, and the first line is compared as a whole: nothing is read from it."""
+    with CSVWriter(columns={"a,b": "str", "c\n": "int"}, out=tmp_path, size_limit=8) as writer:
+        for number in range(5):
+            writer.write({"a,b": "x", "c\n": number})
+    assert len(load_manifest(tmp_path).shards) > 1
+    (made,) = compact(tmp_path, size_limit=1000).shards
+    assert (tmp_path / made.raw.basename).read_bytes() == b"a,b,c\n\nx,0\nx,1\nx,2\nx,3\nx,4\n"
+    assert LocalDataset(tmp_path)[:] == [{"a,b": "x", "c\n": number} for number in range(5)]
+
+
 def test_a_large_set_is_cut_into_full_shards(tmp_path):
     write(tmp_path, CSVWriter)
     sizes = [shard.samples for shard in compact(tmp_path, below=10_000, size_limit=400).shards]
