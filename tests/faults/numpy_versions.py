@@ -28,7 +28,7 @@ def main(root: str, saved: str, steps: str, out: str) -> None:
     if Path(saved).exists():
         dataset.load_state_dict(json.loads(Path(saved).read_text()))
     this_pass = dataset._smalti.begin_pass()
-    taken = [dataset._smalti.read(step, ids, BatchForm.COLUMNS)["id"].tolist()
+    taken = [dataset._smalti.read(step, ids, BatchForm.COLUMNS)[0]["id"].tolist()
              for step, ids in islice(dataset._smalti.planned(this_pass), int(steps) or None)]  # fmt: skip
     Path(saved).write_text(json.dumps(dataset._smalti.reading(this_pass).cursor_after(len(taken)).to_state()))
     orders = {

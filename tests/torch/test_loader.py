@@ -1,5 +1,6 @@
 """StreamingDataLoader: batches, resume, workers."""
 
+import copy
 import json
 import multiprocessing
 import os
@@ -105,6 +106,20 @@ def test_a_loader_resumes_in_its_persistent_workers(root):
     list(batches)
     loader.load_state_dict(state)
     assert ids(loader) == whole[3:]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_loaders_view_and_copies_of_it_yield_the_batches_of_its_pass(root, persistent):
+    """A view in a loader's own workers yields batches with their replacements, which no other reader gets."""
+    loader = loader_of(root, workers=2, worker_kind="process", persistent_workers=persistent, on_error="skip")
+    first = ids(loader)
+    again = pickle.loads(pickle.dumps(loader.dataset)), copy.deepcopy(loader.dataset)
+    for view in (loader.dataset, *again):
+        assert [batch["id"].tolist() for batch in view] == first
+    for workers in (0, 2):
+        plain = DataLoader(loader.dataset, batch_size=None, num_workers=workers)
+        assert [batch["id"].tolist() for batch in plain] == first
+    assert ids(loader) != first, "the loader's workers go on"
 
 
 def test_an_early_break_ends_the_epoch_and_the_next_is_complete(root):

@@ -253,9 +253,10 @@ class EpochReader:
     # ------------------------------------------------------------------ iteration
 
     def batches(self, this_pass: Pass, form: Form, rest: Pass | None = None) -> Iterator[Any]:
-        """Return this worker's batches of a pass, or only of the `rest` of it; samples that are skipped are counted."""
-        skips, planned = self.skip_count(this_pass), self.planned(rest or this_pass, *self.worker)
-        return (skips.counted(*self.read(step, ids, form)) for step, ids in planned)
+        """Yield this worker's batches of a pass, or only of the `rest` of it; samples that are skipped are counted."""
+        skips = self.skip_count(this_pass)
+        for step, ids in self.planned(rest or this_pass, *self.worker):
+            yield skips.counted(*self.read(step, ids, form))
 
     def skip_count(self, this_pass: Pass) -> SkipCount:
         """Return the count of the samples that are skipped in an iteration that begins now."""

@@ -37,6 +37,12 @@ class LoaderState:
     """The pass that is being read."""
     board: Board | None = None
     """The start of the pass for persistent workers: the cursor's state."""
+    for_workers: bool = False
+    """True in the loader's own workers, whose batches come with the replacements in them: the loader counts these."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        is_shared = self.board is None or context.get_spawning_popen() is not None
+        return vars(self) | ({} if is_shared else {"this_pass": self.current(), "board": None})
 
     def begin(self, this_pass: Pass) -> None:
         """Set the next pass, for the view and for workers that are already running."""
@@ -105,15 +111,17 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
     _smalti: LoaderReader
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over samples; on a loader's view over whole batches, each with the replacements in it."""
+        """Iterate over samples; on a loader's view over whole batches, in its workers with the replacements in each."""
         reader = self._smalti
         if get_worker_info() is not None:
             end_with_program()
         if reader.loader is None:
             return SampleIterator(reader, sample_form(self))
         form = BatchForm.COLUMNS if reader.loader.by_column else sample_form(self)
-        planned = reader.planned(reader.loader.current(), *reader.worker)
-        return (reader.read(step, ids, form) for step, ids in planned)  # the loader counts what was skipped
+        this_pass = reader.loader.current()
+        if not reader.loader.for_workers:
+            return reader.batches(this_pass, form)
+        return (reader.read(step, ids, form) for step, ids in reader.planned(this_pass, *reader.worker))
 
 
 def view_for_loader(

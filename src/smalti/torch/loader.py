@@ -301,6 +301,7 @@ class StreamingDataLoader(DataLoader[Any]):
         # In a file, as a worker that dies at its start would block this process otherwise.
         task = TaskArgument(view) if pickles_tasks(self.multiprocessing_context) else nullcontext(view)
         try:
+            self._loader_state.for_workers = True
             with task as argument, workers_keep_inherited_objects():
                 self.__dict__["dataset"] = argument
                 batches = super().__iter__()
@@ -308,6 +309,7 @@ class StreamingDataLoader(DataLoader[Any]):
             return batches
         finally:
             self.collate_fn, self.__dict__["dataset"] = collate, view
+            self._loader_state.for_workers = False
 
     def _reader(self) -> Callable[[tuple[StepBatch, Any]], tuple[Any, Sequence[Replacement]]]:
         """Return a function that reads and collates one planned batch, as `EpochReader.read` does; thread-safe."""

@@ -45,7 +45,7 @@ from smalti.errors import CursorError, SmaltiError
 from smalti.storage.retry import Deadline
 from smalti.stream import Version
 
-_HEADER = struct.Struct("<QQ")  # offset and length of the content in bytes
+_HEADER = struct.Struct("<QQQ")  # number of changes; offset and length of the content in bytes
 _LOCK_SECONDS = 60.0  # the lock is held for microseconds; a process that holds it longer was stopped
 _PAUSE_SECONDS = 0.001  # between two attempts to lock
 _CURSORS = ("resume", "adopted", "begun")
@@ -84,16 +84,22 @@ class Board:
                     raise self._stuck()
                 time.sleep(_PAUSE_SECONDS)
             try:
-                begin, old = self._read()
+                changes, begin, old = self._read()
                 content = json.loads(old)
                 yield content
                 new = json.dumps(content).encode()
                 if new != old:
-                    self._write(begin, begin + len(old), new)
+                    self._write(changes + 1, begin, begin + len(old), new)
             finally:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         finally:
             self._threads.release()
+
+    @property
+    def changes(self) -> int:
+        """Number of changes of the content; read without the lock, for which a process may have to wait."""
+        header = os.pread(self._descriptor, _HEADER.size, 0)
+        return int(_HEADER.unpack(header)[0]) if header else 0
 
     def forked(self) -> "Board":
         """Return the board for use in a forked process, with a new lock for threads: the copied one may be locked."""
@@ -106,17 +112,17 @@ class Board:
             "loader worker or the program was stopped (SIGSTOP, a debugger). Resume it, or end it."
         )
 
-    def _read(self) -> tuple[int, bytes]:
+    def _read(self) -> tuple[int, int, bytes]:
         header = os.pread(self._descriptor, _HEADER.size, 0)
         if not header:
-            return _HEADER.size, b"{}"
-        begin, length = _HEADER.unpack(header)
-        return begin, os.pread(self._descriptor, length, begin)
+            return 0, _HEADER.size, b"{}"
+        changes, begin, length = _HEADER.unpack(header)
+        return changes, begin, os.pread(self._descriptor, length, begin)
 
-    def _write(self, begin: int, end: int, new: bytes) -> None:
+    def _write(self, changes: int, begin: int, end: int, new: bytes) -> None:
         place = _HEADER.size if _HEADER.size + len(new) <= begin else end
         os.pwrite(self._descriptor, new, place)
-        os.pwrite(self._descriptor, _HEADER.pack(place, len(new)), 0)
+        os.pwrite(self._descriptor, _HEADER.pack(changes, place, len(new)), 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         popen = context.get_spawning_popen()
@@ -177,19 +183,21 @@ class SharedProgress(RunTracker):
         self._is_placed = False  # the user has set a place in this worker since its last iteration began
         self._has_local_place = False  # in a worker: `_place` is newer than the parent's board
         self._rounds = 0  # iterations that this worker has entered
+        self._seen: tuple[int, int] | None = None  # process id, and changes of its board, when `_place` was read
         _instances.add(self)
 
     def get(self) -> RunPlace:
         """Return the current place."""
         board = self._board()
-        if board is not None and not self._has_local_place:
-            with board.content() as content:
+        if board is not None and not self._has_local_place and self._seen != (os.getpid(), board.changes):
+            with board.content() as content:  # not each time: samples are transformed with the epoch of the place
                 self._place = self._decoded(self._record(content))
+                self._seen = os.getpid(), board.changes
         return self._place
 
     def set(self, place: RunPlace) -> None:
         """Replace the place by the user's; in a worker, for its next iteration."""
-        self._place = place
+        self._place, self._seen = place, None
         if get_worker_info() is not None:
             self._is_placed = self._has_local_place = True
             return

@@ -17,7 +17,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -98,7 +99,8 @@ class _Relay:
     """The state that the consumer and the threads of one iteration share."""
 
     def __init__(self, work: Iterator[Any], read: Callable[[Any], Any], num_ahead: int) -> None:
-        self.closed = False
+        self._end: Future[None] = Future()
+        """Done when the iteration is closed."""
         self._work, self._read = work, read
         self._places = threading.Semaphore(num_ahead)  # for items ahead, on which threads wait
         self._drawing = threading.Lock()
@@ -109,23 +111,30 @@ class _Relay:
         """The outcome that is taken next, once its item is drawn."""
         self._num_taken = 0
 
+    @property
+    def closed(self) -> bool:
+        """True if no more is read nor delivered."""
+        return self._end.done()
+
     def take(self, timeout: float) -> "Future[Any]":
         """Return the next outcome in order, which is known; the last one is a StopIteration."""
         if self.closed:
             return _failed(StopIteration())
-        end = time.monotonic() + timeout
-        try:
-            if self._next is None:
-                self._next = self._drawn.get(timeout=timeout)
-            self._next.exception(max(0.0, end - time.monotonic()))
-        except (Empty, TimeoutError):
+        end, outcome = time.monotonic() + timeout, self._next
+        with suppress(Empty):
+            outcome = self._next = outcome or self._drawn.get(timeout=timeout)
+            if not outcome.done():
+                wait((outcome, self._end), max(0.0, end - time.monotonic()), FIRST_COMPLETED)
+        if outcome is None or not outcome.done():
+            if self._end.done():
+                return _failed(StopIteration())
             raise SmaltiError(
                 f"batch {self._num_taken} of this iteration was not ready after {timeout:g} s: reading or transforming "
                 "it takes longer. Give the loader a longer `timeout`, or find what hangs.",
                 batch=self._num_taken,
                 timeout=timeout,
-            ) from None
-        outcome, self._next = self._next, None
+            )
+        self._next = None
         self._num_taken += 1
         self._places.release()
         return outcome
@@ -153,7 +162,8 @@ class _Relay:
 
     def end(self, threads: Sequence[threading.Thread], join_seconds: float) -> None:
         """End the threads; wait for all of them for `join_seconds` at most."""
-        self.closed = True
+        if not self.closed:
+            self._end.set_result(None)
         if threads:
             self._places.release(len(threads))
         self._drawn.put(_failed(StopIteration()))  # for a consumer that waits

@@ -3,11 +3,15 @@
 import multiprocessing
 import os
 import pickle
+from unittest.mock import patch
 
 import pytest
+from torch.utils.data import DataLoader
 
 from smalti.errors import SmaltiError
+from smalti.torch import StreamingDataset
 from smalti.torch.shared_progress import Board
+from tests.shard_sets import write_set
 
 pytestmark = pytest.mark.torch
 
@@ -53,7 +57,7 @@ def die_with_the_lock(board):
 def die_before_the_header(board):
     """Write all but the header, which contains the place of the content."""
     with board.content():
-        begin, old = board._read()
+        _, begin, old = board._read()
         new = b'{"epoch": 3}'
         os.pwrite(board._descriptor, new, begin + len(old))
         os._exit(9)
@@ -92,3 +96,14 @@ def test_a_process_that_holds_the_lock_too_long_is_an_error_and_no_hang():
 def test_a_board_can_be_pickled_only_for_a_process_that_is_being_started():
     with pytest.raises(TypeError, match="being started"):
         pickle.dumps(Board())
+
+
+def test_an_unchanged_place_is_read_without_the_lock(tmp_path):
+    """A process that was stopped while it held the lock, or many readers of samples, must not stop others."""
+    dataset = StreamingDataset(remote=str(write_set(tmp_path / "set", 8)), batch_size=4)
+    assert list(DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="fork"))
+    assert dataset.next_epoch == 1
+    with patch.object(Board, "content", side_effect=AssertionError("locked")):
+        assert [dataset.next_epoch, dataset.next_epoch] == [1, 1]
+    dataset.next_epoch = 5
+    assert dataset.next_epoch == 5

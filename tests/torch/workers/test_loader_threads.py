@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -132,6 +133,28 @@ def test_closing_ends_the_threads_and_the_iteration():
     batches.close()
     assert loader_threads() == []
     assert list(batches) == []
+
+
+@pytest.mark.parametrize("hangs", ["drawing", "reading"])
+def test_closing_in_another_thread_ends_the_wait_for_a_result(hangs):
+    release, entered = threading.Event(), threading.Event()
+
+    def stay(where, number):
+        if where == hangs and number == 1:
+            entered.set()
+            assert release.wait(60)
+        return number
+
+    batches = threaded((stay("drawing", number) for number in range(10)), partial(stay, "reading"), join=0.05)
+    assert next(batches) == 0
+    assert entered.wait(60)
+    closing = threading.Timer(0.2, batches.close)
+    closing.start()
+    assert list(batches) == []
+    closing.join()
+    assert not release.is_set()
+    release.set()
+    wait_until(lambda: not loader_threads())
 
 
 def test_closing_before_the_first_request_reads_nothing():
