@@ -112,8 +112,11 @@ def test_a_run_continues_in_the_version_its_tag_named_and_warns_that_it_moved(ro
     order, state = saved(root, tag="first")
     smalti.tag(root, "first", 2, move=True)
     resumed = opened(root, tag="first")
-    with pytest.warns(UserWarning, match="tag 'first' .* names version 2 now, .* the content of version 1, which is"):
+    with pytest.warns(
+        UserWarning, match="tag 'first' .* names version 2 now, .* the content of version 1, which is"
+    ) as warned:
         resumed.load_state_dict(state)
+    assert [each.filename for each in warned] == [__file__]
     assert ids(resumed) == order[12:]
     assert (resumed.manifest.version, resumed.size) == (1, 20)
     assert sorted(ids(resumed)) == list(range(20)), "and so do the epochs after it"

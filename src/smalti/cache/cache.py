@@ -277,7 +277,7 @@ class ShardCache:
         """Number of shards that are kept mapped; each holds a file descriptor."""
         return self._opened.max_open
 
-    def costs(self) -> tuple[list[int], list[int]]:
+    def costs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return by shard the bytes of its copies, and the bytes that are fetched; 0 for what is read where it lies."""
         return self._shards.costs()
 

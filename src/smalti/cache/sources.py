@@ -333,7 +333,7 @@ class ShardSources:
                 if not shards_of_file(path, tables) and not shards_of_file(path.with_suffix(""), tables):
                     del contents.copies[path]
 
-    def costs(self) -> tuple[list[int], list[int]]:
+    def costs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return by shard the bytes of its copies, and the bytes that are fetched; 0 for what is read where it lies."""
         kept, fetched, first = [], [], 0
         for source in self.sources:
@@ -347,7 +347,7 @@ class ShardSources:
             kept.append(np.where(are_copied, _kept_bytes(source), 0))
             fetched.append(np.where(are_copied, bytes_of(source.shards).stored, 0))
             first += len(source.shards)
-        return np.concatenate(kept).tolist(), np.concatenate(fetched).tolist()
+        return np.concatenate(kept), np.concatenate(fetched)
 
     def check_limit(self, limit: int) -> None:
         """Return if every single shard fits into so many bytes.

@@ -229,7 +229,7 @@ def check_hosts(reading: Reading, stream: OpenStreams) -> None:
     if start.mixture is not None and start.mixture.batching_method in _SPREAD_BATCHINGS:
         return
     readers = hosts_of_run(start.canonical_nodes, world.num_hosts)
-    wasted = (readers - 1) * sum(stream.costs()[1]) if readers > 1 else 0
+    wasted = (readers - 1) * int(stream.costs()[1].sum()) if readers > 1 else 0
     if wasted >= _MUCH_WASTED:
         fitted = fitted_canonical_nodes(world.num_hosts, start.canonical_nodes)
         warnings.warn(
@@ -251,7 +251,7 @@ def check_window(reading: Reading, stream: OpenStreams) -> None:
     planned = reading.steps(0, max(1, of_rank // reading.batch_size))
     if not planned:
         return
-    shard_bytes = np.array(stream.costs()[0], np.int64)
+    shard_bytes, _ = stream.costs()
     plan, world = reading.plan, reading.division.world
     if isinstance(plan, EpochPlan):
         needed = bytes_in_use(plan, stream.shard_sizes, shard_bytes, world.host, world.num_hosts)
@@ -368,6 +368,7 @@ class PassHistory:
             return stats_of(cache.counters)
         order = np.concatenate(needed).tolist()
         # The cache's contents before the first of these passes are unknown: the most favourable ones are assumed.
-        least_cost = least_bytes(order, *stream.costs(), cache.limit, is_warm=not passes[0].is_first)
+        held, fetched = (num_bytes.tolist() for num_bytes in stream.costs())
+        least_cost = least_bytes(order, held, fetched, cache.limit, is_warm=not passes[0].is_first)
         ranks = passes[0].reading.division.world.ranks_on_host
         return stats_of(cache.counters, least_cost, passes[0].bytes_before, ranks)

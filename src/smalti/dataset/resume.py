@@ -227,10 +227,10 @@ def saved_versions(declared: Sequence[StreamOptions], streams: OpenStreams, curs
     saved = [cursor.digest] if cursor.mixture is None else [each.digest for each in cursor.mixture.streams]
     if len(saved) != len(streams.sets):
         return streams.versions
-    versions = [
-        opened if options.tag is None or opened[1] == digest else _version_with_digest(options.tag, each, digest)
-        for options, each, opened, digest in zip(declared, streams.sets, streams.versions, saved, strict=True)
-    ]
+    versions = list(streams.versions)
+    for number, (options, each, digest) in enumerate(zip(declared, streams.sets, saved, strict=True)):
+        if options.tag is not None and each.manifest.digest != digest:
+            versions[number] = _version_with_digest(options.tag, each, digest)
     return tuple(versions)
 
 

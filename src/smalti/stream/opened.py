@@ -182,13 +182,13 @@ class OpenStreams:
             outline = map(partial(_outline_with_aligned, self._aligned), outline)
         self.cache.plan(uses, order, is_of_many=is_of_many, outline=outline)
 
-    def costs(self) -> tuple[list[int], list[int]]:
+    def costs(self) -> tuple[Ids, Ids]:
         """Return what `ShardCache.costs` does, by shard of the streams: those aligned with it are counted with it."""
-        both = np.array(self.cache.costs(), np.int64)
+        both = np.stack(self.cache.costs())
         for aligned in self._aligned:
             shards = np.flatnonzero(aligned >= 0)
             both[:, shards] += both[:, aligned[shards]]
-        held, fetched = both[:, : self.shard_ends.size].tolist()
+        held, fetched = both[:, : self.shard_ends.size]
         return held, fetched
 
     def read_parts(self, at: Any) -> None:
