@@ -1,5 +1,7 @@
 """Values as people read them: numbers of bytes, and texts without what a terminal interprets."""
 
+import json
+
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -18,8 +20,8 @@ def byte_count(num_bytes: float) -> str:
 def printable(text: str, *, keep: str = "") -> str:
     """Return a text without characters that a terminal interprets: controls, and those that change the direction.
 
-    They are escaped, except for those in `keep`; so are bytes of a file's name that are not UTF-8.
+    They are escaped as in JSON, except for those in `keep`; so are bytes of a file's name that are not UTF-8.
     """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() or each in keep else ascii(each)[1:-1] for each in text)
+    return "".join(each if each.isprintable() or each in keep else json.dumps(each)[1:-1] for each in text)

@@ -96,7 +96,7 @@ def test_on_a_terminal_long_values_are_cut_and_control_characters_are_shown(tmp_
         shown = os.read(reader, 100_000).decode()
     os.close(reader)
     line = next(line for line in shown.splitlines() if "xxx" in line)
-    assert "\\x1b[31mxxx" in line
+    assert "\\u001b[31mxxx" in line
     assert line.rstrip().endswith("…")
     assert len(line) <= 60
 

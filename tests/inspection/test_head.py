@@ -179,3 +179,10 @@ def test_numbers_have_as_few_digits_as_their_type_needs(kind):
     assert value_text(kind(0.1), "float") == "0.1"
     assert value_json(np.array([[0.1, np.nan]], kind), "ndarray")["values"] == [[0.1, "nan"]]
     assert value_text(np.array([0.1, -np.inf], kind), "ndarray") == f"{kind.__name__}[2] [0.1, -inf]"
+
+
+def test_a_nested_value_is_shown_as_json_whatever_its_characters():
+    value = {"wide\u00a0": "\x1b\x9b\u202e\u2066\ud800", "tag": "\U000e0001 é"}
+    shown = value_text(value, "json")
+    assert json.loads(shown) == value
+    assert shown.isprintable()
