@@ -116,6 +116,17 @@ def test_a_fault_of_the_thread_is_raised_once_by_the_next_call(begin, store, cal
     assert steps_in(store) == ["step-00000003-00000"]
 
 
+def test_a_write_in_which_another_rank_was_late_is_reported_once_and_does_not_stop_later_saves(begin, store):
+    saves = begin()
+    saves.save(1, lambda: snapshot(1))
+    saves._await()
+    saves._last.fault = TrainingError("rank 0 of 2 waited, and one is gone or late: Timed out waiting", what="write it")
+    with pytest.raises(TrainingError, match="gone or late"):
+        saves.save(2, lambda: snapshot(2))
+    saves.save(3, lambda: snapshot(3), wait=True)
+    assert steps_in(store)[-1] == "step-00000003-00000"
+
+
 def test_a_state_that_cannot_be_copied_is_raised_at_once_and_does_not_stop_later_saves(begin, store):
     saves = begin()
 

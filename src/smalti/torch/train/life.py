@@ -33,7 +33,7 @@ from smalti.errors import CheckpointError, SmaltiError, TrainingError
 from smalti.ledger import LedgerWriter
 from smalti.process import is_orphan
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.ranks import Ranks, has_lost_rank, joined_ranks
+from smalti.torch.train.ranks import Ranks, joined_ranks
 from smalti.torch.train.run.checkpoint import CheckState
 from smalti.torch.train.run.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.run.files import (
@@ -480,7 +480,8 @@ class Saves:
         try:
             return self._ranks.run_on_all(act, what)
         except SmaltiError as error:
-            if self._last is not None and not self._last.thread.is_alive() and not has_lost_rank(error):
+            is_own_wait = error.facts.get("what") == what  # a rank is lost, and the last write was not asked for
+            if self._last is not None and not self._last.thread.is_alive() and not is_own_wait:
                 self._last = None
             raise
 

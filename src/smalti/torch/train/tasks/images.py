@@ -233,10 +233,9 @@ def build_model(config: TrainConfig) -> nn.Module:
         labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
     model: nn.Module
     if config.weights is not None:
-        auto = import_attribute("transformers", "AutoModelForImageClassification")
         try:
             # The pretrained head has other classes: a new head is drawn where the shapes differ.
-            model = auto.from_pretrained(
+            model = import_attribute("transformers", "AutoModelForImageClassification").from_pretrained(
                 config.weights, use_safetensors=True, trust_remote_code=False, ignore_mismatched_sizes=True, **labels
             )
         except (OSError, ValueError, RuntimeError) as error:
