@@ -229,7 +229,7 @@ def test_advice_that_is_followed_helps(tmp_path, monkeypatch, case):
     if case.is_small:
         monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
         for module, name, limit in (
-            (lines, "MAX_LINE_BYTES", 80), (delimited, "MAX_COLUMNS", 5),
+            (lines, "MAX_LINE_BYTES", 80), (delimited, "MAX_LINE_BYTES", 80), (delimited, "MAX_COLUMNS", 5),
             (json_lines, "MAX_COLUMNS", 5),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, limit)

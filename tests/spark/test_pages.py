@@ -85,7 +85,7 @@ def test_batches_of_a_stream_are_written_by_the_function(run, events, tmp_path):
 
 @needs_sources
 def test_the_table_of_options_has_all_that_there_are():
-    from smalti.spark.mds import reading
+    from smalti.spark.mds import source
     from smalti.spark.mds.writing import STREAM_OPTIONS, WRITE_OPTIONS
 
     page = (DOCS / "spark.md").read_text(encoding="utf-8").partition("\n## Options\n")[2].partition("\n## ")[0]
@@ -98,7 +98,7 @@ def test_the_table_of_options_has_all_that_there_are():
     }
     assert of["write"] == {*WRITE_OPTIONS, "storage.<name>"}
     assert of["stream"] == {*STREAM_OPTIONS, "storage.<name>"}
-    assert of["read"] == {*reading._OPTIONS, "storage.<name>"}
+    assert of["read"] == {*source._OPTIONS, "storage.<name>"}
 
 
 def test_a_transform_changes_images_on_their_way(spark, run, tmp_path, flowers):

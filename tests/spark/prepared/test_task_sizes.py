@@ -1,11 +1,16 @@
 """Sizes of Spark tasks over images: enough work for each, and the same on every machine."""
 
+import threading
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from smalti.spark.prepare import _count_partitions
+from smalti.sources.image_folder import list_images
+from smalti.spark import prepare
+from smalti.spark.prepare import PrepareOptions, _count_partitions, prepare_here
 from smalti.spark.prepared.rows import _grouped
+from tests.spark.photos import put
 
 MB = 1 << 20
 
@@ -52,3 +57,23 @@ def test_parts_of_terabytes_are_read_by_4096_tasks_at_most():
     groups, count = grouped(sizes, list(range(20_000)))
     assert count <= 4_096
     assert groups == sorted(groups)
+
+
+def test_eight_files_are_read_while_one_is_slow(tmp_path, monkeypatch):
+    for number in range(12):
+        put(tmp_path / "class" / f"{number}.jpg", b"not read")
+    others, enough, is_first = [], threading.Event(), threading.Lock()
+
+    def read(_store, file, _options):
+        if is_first.acquire(blocking=False):
+            assert enough.wait(10), f"{len(others)} other files were read"
+        else:
+            others.append(file["path"])
+            if len(others) == 8:
+                enough.set()
+        return {**dict.fromkeys(prepare._PREPARED.names), "path": file["path"], "error": "x"}
+
+    monkeypatch.setattr(prepare, "prepare_file", read)
+    folder = list_images(str(tmp_path))
+    rows = prepare_here(folder, PrepareOptions(), [file.path for file in folder.files])
+    assert sum(batch.num_rows for batch in rows) == 12
