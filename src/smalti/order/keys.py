@@ -7,6 +7,7 @@ All keys are raw Philox output, whose stream numpy guarantees; a permutation is 
 from enum import IntEnum
 
 import numpy as np
+from numpy.random import Philox  # by name: numpy imports it at its first use, which delayed the first batch
 from numpy.typing import NDArray
 
 
@@ -40,7 +41,7 @@ def raw_keys(
     The Philox key is (seed, epoch); the upper three words of its counter are (window, run, purpose), and the lowest
     one counts, so that no two streams overlap. `seed` and `epoch` lie in [0, 2^64).
     """
-    bits = np.random.Philox(
+    bits = Philox(
         counter=np.array([0, window, run, int(purpose)], dtype=np.uint64),
         key=np.array([seed, epoch], dtype=np.uint64),
     )
