@@ -1,7 +1,10 @@
 """Sets of very many shards are written and checked in parts, with the same results as small ones."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from hashlib import sha256
 
 import pyarrow as pa
 import pytest
@@ -25,6 +28,18 @@ def test_a_table_made_in_parts_is_one_batch_so_that_its_map_is_one_piece():
     file = pa.ipc.open_file(pa.BufferReader(emit_table(iter(many_shards()))))
     assert file.num_record_batches == 1
     assert file.get_batch(0).num_rows == MANY == 17_000
+
+
+def test_reading_a_table_does_not_import_pandas_which_takes_longer_than_reading(tmp_path):
+    program = "import sys\nfrom smalti.catalog.table.arrow import load_table\nfrom smalti.storage import LocalStore\n"
+    for name, shards in {"one kind": many_shards(20), "two": [*many_shards(9), shard(11, zipped=True)]}.items():
+        data = emit_table(shards)
+        (tmp_path / name).write_bytes(data)
+        digest = sha256(data).hexdigest()
+        program += f"print(len(load_table(LocalStore({str(tmp_path)!r}), {name!r}, sha256={digest!r})))\n"
+    program += "print('pandas' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=False)
+    assert (ran.stdout.split(), ran.stderr) == (["20", "10", "False"], "")
 
 
 def test_text_shards_that_come_after_thousands_of_others_keep_their_line_ends():

@@ -147,17 +147,14 @@ def rows_in(columns: "pa.RecordBatch") -> Iterator[Row]:
 
 def first_of_each_kind(columns: "pa.RecordBatch") -> Ids:
     """Return the first row of each combination of schema, format, compression and other common properties."""
-    import pyarrow as pa
-
-    keys = {name: columns.column(name) for name in COMMON}
-    keys = {name: getattr(array, "indices", array) for name, array in keys.items()}
+    kinds, firsts = np.zeros(columns.num_rows, np.int64), np.arange(min(1, columns.num_rows))
     others = max(0, columns.num_rows - 1)
-    keys = {name: array for name, array in keys.items() if not array.slice(1).equals(array.slice(0, others))}
-    if not keys:
-        return np.arange(min(1, columns.num_rows))
-    table = pa.table({**keys, "row": np.arange(columns.num_rows)})
-    rows = table.group_by(list(keys), use_threads=False).aggregate([("row", "min")]).column("row_min")
-    return np.sort(numbers_in(rows.combine_chunks()))
+    for array in (columns.column(name) for name in COMMON):
+        words = getattr(array, "indices", array)
+        if not words.slice(1).equals(words.slice(0, others)):
+            ranks = 2 * np.unique(numbers_in(words), return_inverse=True)[1] + flags_in(words.is_valid())
+            _, firsts, kinds = np.unique(2 * len(kinds) * kinds + ranks, return_index=True, return_inverse=True)
+    return np.sort(firsts)
 
 
 def odd_rows(columns: "pa.RecordBatch", *, checks_names: bool) -> Ids:
@@ -201,7 +198,7 @@ def _odd_names(columns: "pa.RecordBatch") -> Bools:
             has_hashes &= is_free[numbers_in(declared.indices)] | flags_in(pc.match_substring(hashes, f'"{name}": "'))
         odd |= flags_in(names.is_valid()) & ~(is_safe & is_inside & has_hashes)
     counts = pc.value_counts(pa.chunked_array([columns.column(name).drop_null() for name in present], pa.string()))
-    doubled = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    doubled = counts.field("values").take(_array_of(np.flatnonzero(numbers_in(counts.field("counts")) > 1)))
     for name in present if len(doubled) else ():
         odd |= flags_in(pc.is_in(columns.column(name), value_set=doubled))
     return odd
@@ -214,9 +211,16 @@ def numbers_in(array: Any, absent: int = -1) -> Ids:
     """
     if array.null_count == len(array):
         return np.broadcast_to(np.int64(absent), len(array))
-    filled = array.fill_null(absent) if array.null_count else array
-    values = np.frombuffer(filled.buffers()[1], str(filled.type))
-    return values[filled.offset : filled.offset + len(filled)].astype(np.int64, copy=False)
+    values = np.frombuffer(array.buffers()[1], str(array.type))[array.offset : array.offset + len(array)]
+    known = values if not array.null_count else np.where(flags_in(array.is_valid()), values, absent)
+    return known.astype(np.int64, copy=False)
+
+
+def _array_of(numbers: Ids) -> Any:
+    """Return numbers as a column; `pyarrow.array`, and a number in place of a column, would import pandas too."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def flags_in(array: Any) -> Bools:
