@@ -20,10 +20,10 @@ from smalti.compat.petastorm import (
     NoDataAvailableError,
     SparkDatasetConverter,
     TransformSpec,
+    converted_folders,
     make_spark_converter,
     register_delete_dir_handler,
 )
-from smalti.compat.petastorm import spark as spark_module
 from smalti.compat.petastorm.spark import TFDatasetContextManager, TorchDatasetContextManager
 from smalti.errors import ChecksumMismatch
 from tests.compat.parquet_files import flat, ids_of, write_rows
@@ -108,9 +108,9 @@ def test_the_master_of_a_session_is_read_only_for_a_folder_of_one_machine(monkey
             return "file:/dbfs/converted" if name == THEIRS else default
 
     session = SimpleNamespace(conf=Conf())
-    assert spark_module.parent_folder(session) == "file:/dbfs/converted"
+    assert converted_folders.parent_folder(session) == "file:/dbfs/converted"
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
-    assert spark_module.parent_folder(session) == "file:/dbfs/converted"
+    assert converted_folders.parent_folder(session) == "file:/dbfs/converted"
 
 
 def test_an_equal_plan_is_written_once_and_after_delete_again(spark, parent):
@@ -161,10 +161,10 @@ def test_what_is_kept_is_found_by_a_later_program_if_it_is_whole(spark, parent, 
     """Forgetting what this process wrote stands for another program; the folder is not to be removed at the end."""
     source = str(write_rows(tmp_path / "source", files=1))
     first = make_spark_converter(spark.read.parquet(source), keep=True)
-    spark_module._written_folders.clear()
+    converted_folders._written_folders.clear()
     again = make_spark_converter(spark.read.parquet(source), keep=True)
     assert again.cache_dir_url == first.cache_dir_url
-    assert first.cache_dir_url not in spark_module._at_exit
+    assert first.cache_dir_url not in converted_folders._at_exit
     other = make_spark_converter(spark.read.parquet(source), keep=True, dtype=None)
     assert other.cache_dir_url != first.cache_dir_url
     first.delete()
@@ -177,9 +177,9 @@ def test_a_note_that_leads_elsewhere_is_not_followed(tmp_path, caplog):
     (tmp_path / "_kept").mkdir()
     for note in ('{"folder": "../x", "files": []}', "[]", "{", '{"folder": "x", "files": [1]}'):
         (tmp_path / "_kept" / "k.json").write_text(note)
-        assert spark_module.find_kept_folder(f"file://{tmp_path}", "k", None) is None
+        assert converted_folders.find_kept_folder(f"file://{tmp_path}", "k", None) is None
     assert caplog.text.count("is damaged and not used") == 4
-    assert spark_module.find_kept_folder(f"file://{tmp_path}", "none", None) is None
+    assert converted_folders.find_kept_folder(f"file://{tmp_path}", "none", None) is None
 
 
 def test_floats_get_the_precision_that_was_asked_for_and_integers_stay(spark, parent, caplog):
@@ -303,7 +303,7 @@ def test_files_of_a_path_are_read_where_they_are_and_never_deleted(tmp_path, cap
 
 
 def test_paths_on_databricks_are_those_that_all_machines_see(monkeypatch):
-    from smalti.compat.petastorm.spark import databricks_path
+    from smalti.compat.petastorm.converted_folders import databricks_path
 
     assert databricks_path("/anything") == "/anything"
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
@@ -391,7 +391,7 @@ def test_a_write_that_fails_leaves_no_folder(spark, parent):
 END = """
 import logging, os, sys
 from smalti.compat.petastorm import register_delete_dir_handler
-from smalti.compat.petastorm.spark import delete_at_exit
+from smalti.compat.petastorm.converted_folders import delete_at_exit
 logging.basicConfig()
 delete_at_exit("file://" + sys.argv[1])
 if len(sys.argv) > 2:
@@ -416,9 +416,9 @@ def test_at_the_programs_end_folders_are_removed_and_a_failure_is_only_a_warning
 
 def test_what_is_written_is_to_be_removed_at_the_programs_end_unless_it_was_before(spark, parent):
     converter = make_spark_converter(spark.range(3))
-    assert converter.cache_dir_url in spark_module._at_exit
+    assert converter.cache_dir_url in converted_folders._at_exit
     converter.delete()
-    assert converter.cache_dir_url not in spark_module._at_exit
+    assert converter.cache_dir_url not in converted_folders._at_exit
 
 
 def test_images_are_decoded_in_a_transform_as_on_databricks(spark, parent):

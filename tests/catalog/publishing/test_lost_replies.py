@@ -7,7 +7,7 @@ import pytest
 
 import smalti
 from smalti.catalog import history, load_manifest, publish, rollback, tag, tags, untag, vacuum, write_index
-from smalti.compat.streaming.base.format.base.writer import SetUploader
+from smalti.compat.streaming.base.format.base.places import SetUploader
 from smalti.exchange import copy_version
 from smalti.exporting import export
 from smalti.format import Schema, ShardBuilder, ShardOptions
@@ -109,7 +109,7 @@ MEMBERS = {
     "catalog/commit.py": "publish",
     "catalog/index.py": "write_index",
     "catalog/tags.py": "tag",
-    "compat/streaming/base/format/base/writer.py": "writer of the alias",
+    "compat/streaming/base/format/base/places.py": "writer of the alias",
     "exchange/copying.py": "copy to an empty place",
     "exporting/steps.py": "export",
     "torch/train/launchers/preflight.py": "tests/torch/train/test_run_store.py",

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from smalti.compat.streaming.base import stream as stream_module
+from smalti.compat.streaming.base import opening
 from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.dataloader import StreamingDataLoader
 from smalti.compat.streaming.base.dataset import StreamingDataset
@@ -146,7 +146,7 @@ def test_shards_are_fetched_and_evicted_one_by_one(remote, local):
 def test_a_set_without_remote_is_never_evicted_and_that_is_logged_once(tmp_path, caplog):
     write_set(tmp_path / "set", 30)
     dataset = StreamingDataset(local=str(tmp_path / "set"), batch_size=4)
-    stream_module.log_that_nothing_was_evicted.cache_clear()
+    opening.log_that_nothing_was_evicted.cache_clear()
     for shard_id in (0, 1):
         dataset.evict_shard(shard_id)
     assert caplog.text.count("Nothing was evicted") == 1

@@ -11,7 +11,7 @@ import pytest
 from smalti.catalog import load_manifest
 from smalti.catalog.verify import verify
 from smalti.compat.streaming import LocalDataset, MDSWriter, StreamingDataset
-from smalti.compat.streaming.base.format.base.writer import CLAIM, NewSet, NewVersion, SetUploader, open_place
+from smalti.compat.streaming.base.format.base.places import CLAIM, NewSet, NewVersion, SetUploader, open_place
 from smalti.compat.streaming.base.util import merge_index
 from smalti.errors import CommitUnknown, DatasetExists, StoreError, StoreTimeout
 from smalti.format import Schema, ShardBuilder, ShardOptions

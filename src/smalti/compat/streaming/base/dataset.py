@@ -1,7 +1,7 @@
 """StreamingDataset with MosaicML Streaming's arguments, defaults, attributes and orders.
 
 The attributes are plain: their values at the beginning of an epoch determine its order. The streams are opened by
-`stream`, the order is from `batching`.
+`opening`, the order is from `batching`.
 
 The place of a dataset in its epochs is counted as MosaicML Streaming counts it: an epoch that was read to its end is
 not the next one yet, and a state that was saved there continues with an empty rest.
@@ -28,14 +28,9 @@ from smalti.compat.streaming.base.array import Array, Spanner, check_sample_id
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.base.format import readers_of
 from smalti.compat.streaming.base.format.base import Reader
+from smalti.compat.streaming.base.opening import log_that_nothing_was_evicted, max_shard_bytes, open_streams_of
 from smalti.compat.streaming.base.registry_utils import construct_from_registry
-from smalti.compat.streaming.base.stream import (
-    Stream,
-    log_that_nothing_was_evicted,
-    max_shard_bytes,
-    open_streams_of,
-    streams_registry,
-)
+from smalti.compat.streaming.base.stream import Stream, streams_registry
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.errors import in_mosaicmls_words, mosaicmls_words

@@ -119,9 +119,9 @@ def clean_stale_shared_memory() -> None:
     Nothing of another process is removed: its shared memory ends with it.
     """
     # What was not imported has registered nothing.
-    streams = sys.modules.get("smalti.compat.streaming.base.stream")
-    if streams is not None:
-        streams.forget_folders()
+    opening = sys.modules.get("smalti.compat.streaming.base.opening")
+    if opening is not None:
+        opening.forget_folders()
     memory = sys.modules.get("smalti.compat.streaming.base.shared")
     if memory is not None:
         memory.unlink_own(SHM_TO_CLEAN)
