@@ -10,7 +10,7 @@ from smalti.compat.paths import lazy_package
 from smalti.compat.petastorm.refused import provide_modules
 
 _HOMES = {
-    "BatchReader": "reader",
+    "BatchReader": "reading.batch_reader",
     "BatchedDataLoader": "pytorch",
     "DataLoader": "pytorch",
     "FilesNotAvailable": "errors",

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import default_collate
 
 from smalti.attributes import Replaceable, whole_number
-from smalti.compat.petastorm.reader import BatchReader
+from smalti.compat.petastorm.reading.batch_reader import BatchReader
 from smalti.compat.petastorm.reading.rows import Columns
 from smalti.order.keys import Purpose, keyed_permutation
 from smalti.torch.ranks import Agreement

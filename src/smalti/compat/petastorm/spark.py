@@ -27,7 +27,8 @@ from smalti.compat.petastorm.converted_folders import (
     register_delete_dir_handler,
     reuse_or_write,
 )
-from smalti.compat.petastorm.reader import BatchReader, make_batch_reader
+from smalti.compat.petastorm.reader import make_batch_reader
+from smalti.compat.petastorm.reading.batch_reader import BatchReader
 from smalti.compat.petastorm.reading.parquet import ParquetSet, open_folder, open_set
 from smalti.errors import ChecksumMismatch, MissingDependency, SmaltiError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.compat.petastorm.reader import BatchReader
+from smalti.compat.petastorm.reading.batch_reader import BatchReader
 from smalti.compat.petastorm.refused import refused_function
 from smalti.compat.petastorm.unischema import UnischemaField
 from smalti.errors import MissingDependency, SchemaError

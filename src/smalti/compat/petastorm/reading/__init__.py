@@ -1,1 +1,1 @@
-"""Parquet files as a set whose shards are row groups: places, footers, logs of Delta, rows."""
+"""Parquet files as a set whose shards are row groups: places, footers, Delta's logs, and the reader of batches."""
